@@ -49,7 +49,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as the service knows it; `report` is None until it was inspected."""
+    """A model as the service knows it; `report` is None until it was inspected, `origin` for an upload."""
 
     id: str
     name: str
@@ -57,6 +57,7 @@ class Model:
     report: Json | None
     code: str | None
     detail: str | None
+    origin: Json | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +224,31 @@ class Client:
         found = self._json("POST", f"/v1/models/{model_id}/validate", json={"target": target} | request)
         return list(found["problems"])
 
-    def gradient(self, model_id: str, loss: str, wrt: Sequence[str] | None = None, **request: Any) -> Json:
-        """Make the training graph of a model; `model` of the answer is the new model.
+    def values(self, model_id: str, **filters: Any) -> Iterator[Json]:
+        """Values of a model with type and shape, as `getModelValues` has them; the filter is `role`."""
+        yield from self._pages(f"/v1/models/{model_id}/values", "values", filters)
 
-        `request` takes `input_shapes`, `input_values`, `name` and `limits`.
+    def gradient(self, model_id: str, loss: str, wrt: Sequence[str] | None = None, **more: Any) -> Model:
+        """Make the training graph of a model; `more` are fields of `GradientRequest`."""
+        body = {"loss": loss, "wrt": None if wrt is None else list(wrt), **more}
+        return _read(Model, self._json("POST", f"/v1/models/{model_id}/gradient", json=body))
+
+    def extract(
+        self, model_id: str, outputs: Sequence[str], inputs: Sequence[str] = (), **more: Any
+    ) -> Model:
+        """A new model that computes `outputs` from `inputs`; `more` takes its `name`."""
+        body = {"inputs": list(inputs), "outputs": list(outputs)} | more
+        return _read(Model, self._json("POST", f"/v1/models/{model_id}/extract", json=body))
+
+    def compose(
+        self, first: str, second: str, connect: Mapping[str, str] | None = None, **more: Any
+    ) -> Model:
+        """A new model in which inputs of the second are outputs of the first, by their names.
+
+        Without `connect`, where both have the same name; `more` takes `prefix` and `name`.
         """
-        body = {"loss": loss, "wrt": None if wrt is None else list(wrt)} | request
-        return dict(self._json("POST", f"/v1/models/{model_id}/gradient", json=body))
+        body = {"first": first, "second": second, "connect": dict(connect or {})} | more
+        return _read(Model, self._json("POST", "/v1/models/compose", json=body))
 
     def targets(self) -> list[Json]:
         """All targets that jobs may name."""

@@ -1,36 +1,24 @@
-"""`stowplan convert`: a model of another format or an older opset as an ONNX file. Needs no server."""
+"""`stowplan convert`: a model of another format, opset or place of weights as ONNX. Needs no server."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from app.cli.submit import beside
+from app.cli.graphs import add_out, in_process, source, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model and the file that is written."""
+    """A model, where it goes and how it is written there."""
     parser.add_argument(
         "model", type=Path, help="NAME-symbol.json of MXNet, its parameters beside it; or an ONNX file"
     )
-    parser.add_argument("out", type=Path, help="ONNX file to write")
+    add_out(parser)
+    parser.add_argument("--opset", type=int, help="version of the standard operators (default: as it is)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0, or 1 when the model is refused."""
-    from app.engine.model.load import load
-    from app.engine.report.onnx import export
-    from app.engine.types.errors import EngineError
+@in_process
+def run(arguments: argparse.Namespace) -> None:
+    """Write the model; but for the opset, all stays as it is spelled."""
+    from app.engine.report.opset import at_opset
 
-    if arguments.out.suffix != ".onnx":
-        print(f"stowplan convert: {arguments.out}: expected a name that ends with .onnx", file=sys.stderr)
-        return 1
-    try:
-        loaded = load(arguments.model, external=beside(arguments.model))
-        export(loaded.model, arguments.out)
-    except (EngineError, OSError) as error:
-        print(f"stowplan convert: {error}", file=sys.stderr)
-        return 1
-    for note in loaded.notes:
-        print(note)
-    print(arguments.out)
-    return 0
+    model = source(arguments.model).read()
+    write(model if arguments.opset is None else at_opset(model, arguments.opset), arguments)

@@ -22,7 +22,7 @@ _REPEATABLE = (
     ("--label", "NAME=VALUE", "label of the job"),
 )
 # Options of a request that have the value of the argument of their name.
-_OPTIONS = ("threads", "tolerance", "precision", "prefer", "semantics", "choose", "memory_budget")
+_OPTIONS = ("threads", "tolerance", "precision", "prefer", "semantics", "choose", "memory_budget", "opset")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +59,10 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_backend_arguments(parser)
     parser.add_argument("--memory-budget", type=int, metavar="BYTES", help="bytes that activations may take")
+    parser.add_argument("--opset", type=int, help="of optimized.onnx (default: that of the plan)")
+    parser.add_argument(
+        "--external-data", action="store_true", help="weights of optimized.onnx go to a file beside it"
+    )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)
 
@@ -138,6 +142,8 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
         options["pareto"] = True
     if arguments.no_fast_algorithms:
         options["fast_algorithms"] = False
+    if arguments.external_data:
+        options["external_data"] = True
     if arguments.backends:
         options["backends"] = arguments.backends
     return {

@@ -11,11 +11,11 @@ from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Memory, Target
 
 if TYPE_CHECKING:
+    from app.engine.entry.derive import derive
     from app.engine.entry.explain import plan
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
     from app.engine.entry.run_operator import run_operator, try_operator
     from app.engine.entry.served_model import ServedModel
-    from app.engine.entry.training import differentiate
 
 __all__ = [
     "ARTIFACTS",
@@ -24,7 +24,7 @@ __all__ = [
     "Options",
     "ServedModel",
     "Target",
-    "differentiate",
+    "derive",
     "inspect",
     "optimize",
     "plan",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 MODULES = {
-    "differentiate": "training",
+    "derive": "derive",
     "plan": "explain",
     "run_operator": "run_operator",
     "ServedModel": "served_model",

@@ -122,8 +122,8 @@ class OperatorFailedError(ServiceError, code="operator-failed"):
     """The operator could not be run; `code` tells why."""
 
 
-class GradientFailedError(ServiceError, code="gradient-failed"):
-    """The training graph could not be made; `code` tells why."""
+class OperationFailedError(OperatorFailedError, code="operation-failed"):
+    """Nothing could be made of the model, or read in it; `code` tells why."""
 
 
 class NoAnswerError(ServiceError, code="no-answer"):

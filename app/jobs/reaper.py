@@ -123,8 +123,10 @@ class Reaper:
     def _sweep(self, now: float) -> None:
         patience = self._settings.wait_for_target_seconds
         with self._database.write() as connection:
-            small = jobs.c.kind.in_(("validate", "operator", "gradient"))
-            answered = (small, jobs.c.finished < now - _ANSWERED_SECONDS)
+            answered = (
+                jobs.c.kind.in_(("validate", "operator", "derive")),
+                jobs.c.finished < now - _ANSWERED_SECONDS,
+            )
             connection.execute(jobs.delete().where(*answered))
             connection.execute(idempotency.delete().where(idempotency.c.created < now - _IDEMPOTENCY_SECONDS))
             waiting = connection.execute(

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from app.cli.main import main
-from app.client import Client
+from app.client import Client, ServiceFailureError
 from benchmarks.models import recorded
 from tests.api.test_models import refused
+from tests.engine.canonical import runtime
 from tests.engine.model.mxnet.writing import written
 from tests.jobs.service import ROOT, Served, serve
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.last
 
 TOLERANCE = 1e-4  # of the output's maximum
 MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
@@ -134,6 +136,49 @@ def test_every_node_has_an_answer_to_why(real: Served, shared: Path) -> None:
         refused(real.http.get("/v1/jobs/nothing/decisions"), 404, "job-not-found")
 
 
+def test_parts_of_a_model_are_models_and_compose_to_it(real: Served, shared: Path, tmp_path: Path) -> None:
+    path = shared / "models" / "mnist_8.onnx"
+    with Client(str(real.http.base_url)) as client:
+        model = client.model(client.upload(path).id, wait=60)
+        internal = [v["name"] for v in client.values(model.id, role="internal")]
+        (given,), (result,) = (list(client.values(model.id, role=role)) for role in ("input", "output"))
+        middle = internal[len(internal) // 2]
+        head = client.model(client.extract(model.id, [middle]).id, wait=60)
+        tail = client.model(client.extract(model.id, [result["name"]], [middle]).id, wait=60)
+        whole = client.model(client.compose(head.id, tail.id, {middle: middle}).id, wait=60)
+        assert [m.state for m in (head, tail, whole)] == ["ready"] * 3
+        assert head.report is not None
+        assert tail.report is not None
+        assert whole.report is not None
+        assert model.report is not None
+        assert head.report["nodes"] + tail.report["nodes"] == whole.report["nodes"] == model.report["nodes"]
+        assert [port["name"] for port in whole.report["inputs"]] == [given["name"]]
+        with pytest.raises(ServiceFailureError, match="no value 'nowhere'"):
+            client.extract(model.id, ["nowhere"])
+
+
+def test_the_graph_is_exported_in_the_opset_of_choice_with_its_weights_beside(
+    real: Served, shared: Path, tmp_path: Path
+) -> None:
+    with Client(str(real.http.base_url)) as client:
+        model = client.model(client.upload(shared / "models" / "mnist_8.onnx").id, wait=60)
+        options = {"opset": 9, "external_data": True, "benchmark_seconds": 0.05}
+        job = client.wait(client.submit(model.id, options=options).id, timeout=300)
+        assert job.state == "succeeded", (job.code, job.detail)
+        for name in ("optimized.onnx", "optimized.onnx.data"):
+            client.download(job.id, name, tmp_path / name)
+        inputs, outputs = recorded(shared / "models", "mnist_8")[0]
+        found = runtime(tmp_path / "optimized.onnx", inputs)
+        for key, expected in outputs.items():
+            scale = float(np.abs(expected).max())
+            np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale)
+        proto = onnx.load(tmp_path / "optimized.onnx", load_external_data=False)
+        assert [o.version for o in proto.opset_import if not o.domain] == [9]
+        assert any(t.external_data for t in proto.graph.initializer)
+        refused = client.wait(client.submit(model.id, options={"opset": 999}).id, timeout=300)
+        assert (refused.code, refused.pointer) == ("opset-unsupported", "/options/opset")
+
+
 def test_a_symbol_is_uploaded_with_its_parameters(real: Served, tmp_path: Path) -> None:
     symbol, weights = written(tmp_path)
     hashes = [
@@ -145,3 +190,17 @@ def test_a_symbol_is_uploaded_with_its_parameters(real: Served, tmp_path: Path) 
     alone = real.http.post("/v1/models?wait=60", content=symbol.read_bytes()).json()
     assert (alone["state"], alone["code"]) == ("invalid", "external-data-invalid")
     assert "0000.params" in alone["detail"]
+
+
+def test_a_training_graph_of_an_uploaded_model_is_a_model(real: Served, shared: Path) -> None:
+    with Client(str(real.http.base_url)) as client:
+        source = client.model(client.upload(shared / "models" / "mnist_8.onnx").id, wait=60)
+        output = source.report["outputs"][0]["name"] if source.report else ""
+        made = client.model(client.gradient(source.id, output).id, wait=60)
+        assert made.state == "ready", made
+        names = [o["name"] for o in made.report["outputs"]] if made.report else []
+        assert names[0] == output
+        assert sum(name.endswith("_grad") for name in names) >= 4
+        refused = real.http.post(f"/v1/models/{source.id}/gradient", json={"loss": "nowhere"})
+        assert (refused.status_code, refused.json()["code"]) == (422, "graph-invalid")
+        assert refused.json()["errors"][0]["pointer"] == "/loss"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.types.errors import InputError, NotDifferentiableError, NotOnnxError, PassError
+from app.engine.types.errors import InputError, NotOnnxError, PassError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target
 
@@ -79,27 +79,32 @@ def validate(
     return [{"code": "input-invalid", "detail": "input 'x' has no shape", "pointer": "/input_shapes/x"}]
 
 
-def differentiate(
-    path: Path, request: Mapping[str, Any], bindings: Bindings, folder: Path, external: Mapping[str, Path]
-) -> dict[str, Any]:
-    if request["loss"] == "none":
-        raise NotDifferentiableError("1 nodes have no gradient", pointer="node:n")
-    (folder / "training.onnx").write_text(f"training of {path.read_text()}")
-    names = request["wrt"] or ["w"]
-    return {
-        "loss": request["loss"],
-        "gradients": {name: f"{name}_grad" for name in names},
-        "nodes": {"forward": 1, "backward": len(bindings.shapes)},
-        "kept_bytes": 4,
-        "kept": [{"name": "h", "bytes": 4}],
-    }
-
-
 def run_operator(request: Mapping[str, Any], options: Options, folder: Path, kernels: Path) -> dict[str, Any]:
     if request["op"] == "Fail":
         raise InputError("data does not fit", pointer="/inputs/0/data")
     outputs = [{"name": "y0", **{k: request["inputs"][0][k] for k in ("dtype", "shape", "data")}}]
     return {"outputs": outputs, "seconds": 1e-6, "difference": 0.0, "decisions": [], "notes": []}
+
+
+def derive(
+    path: Path,
+    external: Mapping[str, Path],
+    request: Mapping[str, Any],
+    beside: Mapping[str, str],
+    folder: Path,
+) -> dict[str, Any]:
+    if request["operation"] == "values":
+        rows = [
+            {"name": w, "roles": ["internal"], "dtype": "", "shape": None, "operator": "", "node": ""}
+            for w in path.read_text().split()
+        ]
+        begin = request["offset"]
+        return {"total": len(rows), "values": rows[begin : begin + request["limit"]]}
+    if request.get("outputs") == ["nowhere"]:
+        raise InputError("the main graph has no value 'nowhere'", pointer="/outputs/0")
+    parts = [path.read_text(), *(Path(p).read_text() for p in beside.values())]
+    (folder / "model.onnx").write_text(" ".join([request["operation"], *parts]))
+    return {}
 
 
 def optimize(

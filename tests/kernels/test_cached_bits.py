@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.kernels.single import Array, node_group, run_node
+from tests.harness import Array
+from tests.kernels.single_node import node_group, run_node
 
 # Every row whose kernel may reorder or fuse additions, with shapes that leave loops for the rest of a vector:
 # row, operator, shapes of inputs, attributes.

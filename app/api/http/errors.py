@@ -89,7 +89,6 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (jobs.StoreOutageError, 503),
     (jobs.InvalidModelError, 422),
     (jobs.OperatorFailedError, 422),
-    (jobs.GradientFailedError, 422),
     (jobs.NoAnswerError, 503),
     (NotReadyError, 503),
     (BodyTooLateError, 408),

@@ -28,6 +28,7 @@ _EVENTS = 400  # of a job's log, the latest
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 ABOUT = {
     "optimized.onnx": "the model, canonical and folded, in plain operators",
+    "optimized.onnx.data": "its weights, where they were to be external data",
     "optimized.functions.onnx": "the plan over blocked tensors, as functions",
     "optimized.inlined.onnx": "the same without functions",
     "plan.json": "every column of the plan",
@@ -40,6 +41,7 @@ ABOUT = {
     "graph.json": "the graph with a place for every step",
     "report.html": "the report as one page that needs nothing else",
     "outputs.npz": "what the model computed from the given inputs",
+    "model.onnx": "a model that was made of others",
 }
 
 router = APIRouter(include_in_schema=False)

@@ -3,6 +3,7 @@
 from app.api.routes import (
     artifacts,
     deployments,
+    derived_models,
     groups,
     jobs,
     keys,
@@ -14,5 +15,16 @@ from app.api.routes import (
     targets,
 )
 
-_RESOURCES = (models, targets, jobs, groups, deployments, artifacts, memory_plans, operators, keys)
+_RESOURCES = (
+    models,
+    derived_models,
+    targets,
+    jobs,
+    groups,
+    deployments,
+    artifacts,
+    memory_plans,
+    operators,
+    keys,
+)
 ROUTERS = tuple(module.router for module in (*_RESOURCES, system, metrics))  # as the documentation lists them

@@ -1,5 +1,6 @@
 """Blobs and models: upload, look at, validate, delete. Nothing here parses a model."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,8 +14,6 @@ from app.api.schemas.fields import Sha256
 from app.api.schemas.models import (
     BlobAnswer,
     Finding,
-    GradientAnswer,
-    GradientRequest,
     LabelsRequest,
     ModelAnswer,
     ModelList,
@@ -24,12 +23,11 @@ from app.api.schemas.models import (
     ValidateAnswer,
     ValidateRequest,
 )
-from app.api.schemas.requests import drafts_of, limits_of
+from app.api.schemas.requests import drafts_of
 from app.api.service import Service, ServiceOf
 from app.engine.types.errors import ExternalDataError, GraphError, ModelTooLargeError
 from app.jobs.errors import (
     BlobNotFoundError,
-    GradientFailedError,
     HashMismatchError,
     InvalidModelError,
     ModelInUseError,
@@ -40,7 +38,6 @@ from app.jobs.errors import (
     StorageFullError,
     TooLargeError,
 )
-from app.jobs.queue.dispatch import INSPECT_QUEUE
 from app.jobs.store import job_repository, labels, model_repository
 from app.jobs.store.auth_context import visible
 from app.jobs.store.database import models
@@ -144,10 +141,10 @@ async def create_model(
     process: `state` is `inspecting` until then, or for as long as `wait` says.
     """
     files, listed = await _files_of(request, content_type, service)
-    identifier, inspections = await run_in_threadpool(_add, service, files, name or listed or "")
+    identifier, inspections = await run_in_threadpool(add, service, files, name or listed or "")
     response.status_code = 201 if inspections else 200
     response.headers["location"] = service.address(f"/v1/models/{identifier}")
-    return await _inspected(service, identifier, wait)
+    return await inspected(service, identifier, wait)
 
 
 async def _files_of(request: Request, media_type: str, service: Service) -> tuple[dict[str, str], str | None]:
@@ -171,12 +168,15 @@ async def _files_of(request: Request, media_type: str, service: Service) -> tupl
     return {"": blob.sha256}, None
 
 
-def _add(service: Service, files: dict[str, str], name: str) -> tuple[str, list[str]]:
+def add(
+    service: Service, files: dict[str, str], name: str, origin: Mapping[str, Any] | None = None
+) -> tuple[str, list[str]]:
+    """Make a model of blobs and send its inspection; its id, and the jobs that inspect it if it is new."""
     files = model_repository.located(files, _check_content(service, files[""]))
     settings = service.settings
     limits = Limits(settings.inspect_seconds, settings.job_memory_bytes, settings.max_artifact_bytes)
     with service.database.write() as connection:
-        identifier, inspections = model_repository.add_model(connection, files, asdict(limits), name)
+        identifier, inspections = model_repository.add_model(connection, files, asdict(limits), name, origin)
     service.dispatcher.try_send(inspections)
     return identifier, inspections
 
@@ -262,10 +262,10 @@ def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> M
 @router.get("/models/{model_id}", summary="Look at a model", responses=errors.responses(ModelNotFoundError))
 async def get_model(model_id: ModelId, service: ServiceOf, wait: long_poll.Wait = None) -> ModelAnswer:
     """Its inputs, outputs, operators and opsets, once the inspection has ended."""
-    return await _inspected(service, model_id, wait)
+    return await inspected(service, model_id, wait)
 
 
-async def _inspected(service: Service, model_id: str, wait: float | None) -> ModelAnswer:
+async def inspected(service: Service, model_id: str, wait: float | None) -> ModelAnswer:
     """A model, after its inspection or so many seconds."""
 
     def look() -> tuple[ModelAnswer, bool]:
@@ -304,63 +304,6 @@ async def validate_model(model_id: ModelId, body: ValidateRequest, service: Serv
     row = await long_poll.ended(service, drafted, service.settings.inspect_seconds + _WAIT_MARGIN)
     problems = _problems(row)
     return ValidateAnswer(model=model_id, target=body.target, valid=not problems, problems=problems)
-
-
-@router.post(
-    "/models/{model_id}/gradient",
-    summary="Make the training graph of a model",
-    status_code=201,
-    responses=errors.responses(
-        ModelNotFoundError,
-        InvalidModelError,
-        GradientFailedError,
-        NoAnswerError,
-        QuotaError,
-        StorageFullError,
-        TooLargeError,
-        RequestError,
-        also={200: {"model": GradientAnswer, "description": "The training graph was there already."}},
-    ),
-)
-async def differentiate_model(
-    model_id: ModelId,
-    body: GradientRequest,
-    response: Response,
-    service: ServiceOf,
-    wait: long_poll.Wait = None,
-) -> GradientAnswer:
-    """Differentiate a loss in a limited process and keep forward and backward nodes as a new model.
-
-    Its outputs are those of the model, the loss, and one gradient for each variable. It can be optimized
-    and deployed as any model. `wait` is for the inspection of the new model.
-    """
-    draft = job_repository.Draft(
-        kind="gradient",
-        model_id=model_id,
-        target="host",
-        queue=INSPECT_QUEUE,
-        request={
-            "gradient": {"loss": body.loss, "wrt": body.wrt},
-            "bindings": {"shapes": body.input_shapes, "values": body.input_values},
-            "limits": asdict(limits_of(service.settings, "gradient", body.limits)),
-        },
-    )
-    row = await long_poll.ended(service, lambda _: [draft], service.settings.inspect_seconds + _WAIT_MARGIN)
-    if row["state"] != "succeeded":
-        code = row["code"] or "cancelled"
-        raise GradientFailedError(row["detail"] or code, code=code, pointer=row["pointer"] or "")
-    identifier, inspections = await run_in_threadpool(_keep_training_graph, service, row, body.name)
-    response.status_code = 201 if inspections else 200
-    response.headers["location"] = service.address(f"/v1/models/{identifier}")
-    return GradientAnswer(model=await _inspected(service, identifier, wait), **row["summary"])
-
-
-def _keep_training_graph(service: Service, row: Any, name: str | None) -> tuple[str, list[str]]:
-    """Make a model of the file that a job left."""
-    with service.database.read() as connection:
-        made = {f["name"]: f["sha256"] for f in job_repository.files(connection, row["id"], "artifact")}
-        original = model_repository.find_model(connection, row["model_id"])["name"]
-    return _add(service, {"": made["training.onnx"]}, name or (f"{original} training" if original else ""))
 
 
 def _problems(row: Any) -> list[Finding]:

@@ -71,6 +71,17 @@ class JobOptions(Schema):
         description="How storage types are inferred: by shape, type, density and cost (`stowplan`), or as "
         "MXNet 1.9.1 does, casts included (`mxnet-1.9`).",
     )
+    opset: int | None = Field(
+        default=_DEFAULTS.opset,
+        ge=7,
+        le=1000,
+        description="Of `optimized.onnx`; null takes that which the graph is planned in. A node without a "
+        "spelling in it fails the job, which names all such nodes.",
+    )
+    external_data: bool = Field(
+        default=_DEFAULTS.external_data,
+        description="Whether large weights of `optimized.onnx` are in `optimized.onnx.data` beside it.",
+    )
 
     def to_options(self) -> Options:
         """The engine's options.

@@ -1,11 +1,11 @@
-"""Models, the blobs they are made of, and their validation."""
+"""Models, the blobs they are made of, their validation, their values, and models made of them."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from app.api.schemas.fields import Dimension, Labels, Name, Scalar, Schema, Sha256
-from app.api.schemas.jobs import BindingsRequest, JobLimits
+from app.api.schemas.jobs import BindingsRequest
 
 ModelName = Annotated[
     str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["squeezenet.onnx"])
@@ -63,6 +63,9 @@ class ModelAnswer(Schema):
     created: float = Field(description="Seconds since the epoch.")
     owner: str = Field(description="Whom it belongs to; empty where there are no keys.")
     labels: dict[str, str]
+    origin: dict[str, Any] | None = Field(
+        description="Operation, ids of the models and request that it was made of here; null for an upload."
+    )
 
 
 class ModelList(Schema):
@@ -114,6 +117,50 @@ class ValidateAnswer(Schema):
     problems: list[Finding]
 
 
+ValueName = Annotated[str, Field(min_length=1, max_length=1024)]
+ValueRole = Literal["input", "output", "weight", "internal"]
+_ID = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+class ValueAnswer(Schema):
+    """A value of a model's main graph."""
+
+    name: str
+    roles: list[ValueRole] = Field(description="An output may be an input or a weight too.")
+    dtype: str = Field(description="As NumPy calls it; empty where it is unknown.")
+    shape: list[int | str | None] | None = Field(
+        description="A number where fixed, a name where free; null as a whole where the rank is unknown."
+    )
+    operator: str = Field(description="That makes it; empty for inputs and weights.")
+    node: str
+
+
+class ValueList(Schema):
+    """Values in the order of the graph: inputs, weights, what nodes make."""
+
+    model: str
+    total: int = Field(description="Of the role asked for, on all pages.")
+    values: list[ValueAnswer]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")
+
+
+class ExtractRequest(Schema):
+    """The part of a model that computes some values from others."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"outputs": ["pool5"], "name": "features of squeezenet"}]}
+    )
+
+    inputs: list[ValueName] = Field(
+        default_factory=list,
+        max_length=4096,
+        description="Values that become inputs, in this order, weights among them; none: those inputs of the "
+        "model that the outputs need.",
+    )
+    outputs: list[ValueName] = Field(min_length=1, max_length=4096, description="In this order.")
+    name: ModelName | None = Field(default=None, description="Of the new model.")
+
+
 class GradientRequest(Schema):
     """A loss to differentiate, and by what."""
 
@@ -126,34 +173,44 @@ class GradientRequest(Schema):
         }
     )
 
-    loss: Name = Field(description="A value of the graph; the sum of its elements is differentiated.")
-    wrt: Annotated[list[Name], Field(min_length=1, max_length=65536)] | None = Field(
+    loss: ValueName = Field(description="A value of the graph; the sum of its elements is differentiated.")
+    wrt: Annotated[list[ValueName], Field(min_length=1, max_length=65536)] | None = Field(
         default=None,
         description="Inputs and initializers; null takes all float initializers that the loss depends on.",
     )
-    name: ModelName | None = Field(default=None, description="What to call the training graph.")
-    input_shapes: dict[Name, list[Dimension]] = Field(
+    input_shapes: dict[ValueName, list[Dimension]] = Field(
         default_factory=dict, description="Dimensions by input name.", max_length=4096
     )
-    input_values: dict[Name, Scalar] = Field(
+    input_values: dict[ValueName, Scalar] = Field(
         default_factory=dict, description="Scalars by input name; they become constants.", max_length=4096
     )
-    limits: JobLimits = Field(default_factory=JobLimits)
+    name: ModelName | None = Field(default=None, description="Of the training graph.")
 
 
-class KeptValue(Schema):
-    """A value of the forward part that the backward part reads."""
+class ComposeRequest(Schema):
+    """Two models as one: the second reads what the first computes."""
 
-    name: str
-    bytes: int
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"first": _ID, "second": _ID, "connect": {"image": "scaled"}}]}
+    )
+
+    first: Annotated[str, Field(max_length=64)]
+    second: Annotated[str, Field(max_length=64)]
+    connect: dict[ValueName, ValueName] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="The output of the first model by the input of the second that reads it; none: all that "
+        "have the same name.",
+    )
+    prefix: Annotated[str, Field(max_length=255)] = Field(
+        default="second.", description="Of names of the second model that the first has too."
+    )
+    name: ModelName | None = Field(default=None, description="Of the new model.")
 
 
-class GradientAnswer(Schema):
-    """A training graph, which is a model like any other."""
+class Origin(Schema):
+    """What a model was made of."""
 
-    model: ModelAnswer
-    loss: str = Field(description="Output that holds the loss.")
-    gradients: dict[str, str] = Field(description="Outputs that hold gradients, by variable.")
-    nodes: dict[str, int] = Field(description="Numbers of `forward` and of `backward` nodes.")
-    kept_bytes: int = Field(description="Activations that stay alive until the backward part has read them.")
-    kept: list[KeptValue] = Field(description="The largest of them.")
+    operation: str
+    models: list[str]
+    request: dict[str, Any]

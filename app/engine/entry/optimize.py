@@ -38,6 +38,7 @@ from app.kernels.cpu.runtime.compiler import Compiler
 
 ARTIFACTS = (
     *EXPORTS.values(),
+    "optimized.onnx.data",  # only with the option `external_data`
     "plan.json",
     "plan.txt",
     "memory.json",
@@ -48,6 +49,7 @@ ARTIFACTS = (
     "graph.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
+    "model.onnx",  # what `derive` makes
 )
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}
@@ -210,7 +212,7 @@ def _prepared(job: _Job, scratch: Path) -> _Model:
         job.bindings,
         load_registry(),
         job.part("canonicalize"),
-        before_rewrites=lambda model: plain.append(write_plain(model, job.folder)),
+        before_rewrites=lambda model: plain.append(write_plain(model, job.folder, job.options)),
     )
     compiler = Compiler(job.kernels)
     inputs = tensors(compilation, job.bindings, job.options.seed)

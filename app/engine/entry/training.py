@@ -23,7 +23,6 @@ from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 
 NO_FILES: Mapping[str, Path] = {}
-TRAINING = "training.onnx"
 PLANNED = Options(autotune=False, choose="first")
 _SHOWN = 50  # values kept for backward that a summary lists
 
@@ -127,29 +126,6 @@ def _peak(path: Path, bindings: Bindings, external: Mapping[str, Path]) -> int:
     loaded = load(path, external=external)
     compilation = session.canonical(loaded, host(), PLANNED, bindings, load_registry())
     return session.planned(compilation, PLANNED).placement.arena_bytes
-
-
-def differentiate(
-    path: Path,
-    request: Mapping[str, Any],
-    bindings: Bindings,
-    folder: Path,
-    external: Mapping[str, Path] = NO_FILES,
-) -> Json:
-    """Write the training graph of a model as `training.onnx` into a folder; return what it is.
-
-    Args:
-        path: the ONNX file.
-        request: `loss`, and `wrt` or None.
-        bindings: what is known of the inputs.
-        folder: where the file goes.
-        external: files of external data by the name the model gives them.
-
-    Raises:
-        EngineError: the model or the request is refused.
-    """
-    wrt = request.get("wrt")
-    return write(path, str(request["loss"]), wrt, bindings, folder / TRAINING, external)
 
 
 def write(

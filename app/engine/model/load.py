@@ -63,6 +63,7 @@ def load(
     external: Mapping[str, Path] | None = None,
     limits: Limits = Limits(),  # noqa: B008  # frozen
     spool: Spool | None = None,
+    floor: int = FLOOR,
 ) -> Loaded:
     """A model file as a graph: of ONNX, or a symbol of MXNet in JSON.
 
@@ -72,6 +73,7 @@ def load(
             name; nothing else is read.
         limits: what is too large.
         spool: where large weights are written and mapped from; None keeps them in memory.
+        floor: opset that the graph is raised to.
 
     Raises:
         NotOnnxError: empty, cut short, or something else than a model.
@@ -83,16 +85,8 @@ def load(
     sparse = {t.name: p.value for t in proto.graph.initializer for p in t.metadata_props if p.key == DECLARED}
     notes: list[str] = []
     kept = _detach(proto, spool)
-    proto = _converted(proto, limits, notes, kept.keys())
-    maps = map_type.detach(all_graphs(proto.graph))
-    try:
-        model = ir.from_proto(proto)
-    except (ValueError, TypeError, KeyError, NotImplementedError, SerdeError) as cause:
-        reason = _first_line(_root(cause))
-        raise GraphError(f"the model cannot be represented: {reason}") from cause
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        if value.name in maps:
-            value.type = maps[value.name]
+    proto = _converted(proto, limits, notes, kept.keys(), floor)
+    model = _represented(proto)
     for name, value in model.graph.initializers.items():
         if name in kept:
             value.const_value = kept[name]
@@ -111,8 +105,35 @@ def load(
         if name in model.graph.initializers:
             model.graph.initializers[name].metadata_props[DECLARED] = storage
     model.ir_version = max(proto.ir_version, IR_VERSION)
-    model.opset_imports.setdefault("", FLOOR)
+    model.opset_imports.setdefault("", floor)
     return Loaded(model, tuple(notes), nodes)
+
+
+def read(path: Path, external: Mapping[str, Path] | None = None, limits: Limits = Limits()) -> ir.Model:  # noqa: B008  # frozen
+    """A model file as it spells its nodes: nothing is converted, inlined or inferred.
+
+    Raises:
+        GraphError: as `load` does.
+    """
+    return _represented(parse(path, external or {}, limits)[0])
+
+
+def _represented(proto: onnx.ModelProto) -> ir.Model:
+    """A checked message as a graph.
+
+    Raises:
+        GraphError: the message says what no graph can hold.
+    """
+    maps = map_type.detach(all_graphs(proto.graph))
+    try:
+        model = ir.from_proto(proto)
+    except (ValueError, TypeError, KeyError, NotImplementedError, SerdeError) as cause:
+        reason = _first_line(_root(cause))
+        raise GraphError(f"the model cannot be represented: {reason}") from cause
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.name in maps:
+            value.type = maps[value.name]
+    return model
 
 
 def inspect(path: Path, external: Mapping[str, Path] | None = None, limits: Limits = Limits()) -> Inspection:  # noqa: B008  # frozen
@@ -203,14 +224,14 @@ def _strides(dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def _converted(
-    proto: onnx.ModelProto, limits: Limits, notes: list[str], detached: Collection[str]
+    proto: onnx.ModelProto, limits: Limits, notes: list[str], detached: Collection[str], floor: int
 ) -> onnx.ModelProto:
     """The model with local functions inlined and its opset raised to the floor, if that works.
 
     Types declared for inner values are dropped where the converter ran: it leaves wrong ones.
     """
     version = next((e.version for e in proto.opset_import if not e.domain), None)
-    raises = version is not None and version < FLOOR
+    raises = version is not None and version < floor
     if proto.functions:
         try:
             inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
@@ -220,12 +241,12 @@ def _converted(
     if raises:
         try:
             with _set_aside(proto):
-                candidate = onnx.version_converter.convert_version(proto, FLOOR)
+                candidate = onnx.version_converter.convert_version(proto, floor)
             _put_back(candidate)
             validate_proto.check(candidate, limits, tensor_rules.has_rule, detached)
             _check_signature(proto, candidate)
         except Exception as cause:  # as above; any failure means the same
-            notes.append(f"opset stays {version}: the conversion to {FLOOR} failed: {_first_line(cause)}")
+            notes.append(f"opset stays {version}: the conversion to {floor} failed: {_first_line(cause)}")
         else:
             _restore_signature(proto, candidate)
             return candidate

@@ -33,6 +33,11 @@ class Spool:
         self.places[name] = (self._file.tell(), len(raw))
         self._file.write(raw)
 
+    def close(self) -> None:
+        """Finish the file where nothing is mapped from it."""
+        if self._file is not None:
+            self._file.close()
+
     def bytes_of(self, name: str) -> Array:
         """The bytes of a weight, mapped and read-only. Nothing is written any more from here on."""
         if self._mapping is None:

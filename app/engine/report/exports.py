@@ -9,7 +9,9 @@ import onnx_ir as ir
 from app.engine.core.plan import Compilation
 from app.engine.report import functions
 from app.engine.report.onnx import apart, export, write
+from app.engine.report.opset import at_opset
 from app.engine.rewrites.quantization import DEQUANTIZED
+from app.engine.types.options import Options
 
 # File names by the place in the verification that tells how the graph compares: plain operators; the plan in
 # local functions over blocked tensors; the same without functions.
@@ -28,10 +30,15 @@ class Exported:
     ops: frozenset[str]
 
 
-def write_plain(model: ir.Model, folder: Path) -> Exported:
-    """Write the canonical graph: before backends rewrite it into operators that suit their kernels."""
+def write_plain(model: ir.Model, folder: Path, options: Options) -> Exported:
+    """Write the canonical graph: before backends rewrite it into operators that suit their kernels.
+
+    Raises:
+        OpsetError: it cannot be spelled in the opset that the options want.
+    """
     path = folder / EXPORTS["exported"]
-    export(model, path)
+    wanted = model if options.opset is None else at_opset(model, options.opset)
+    export(wanted, path, external=options.external_data)
     return Exported(path, _ops(model.graph))
 
 

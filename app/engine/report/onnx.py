@@ -22,50 +22,76 @@ NO_WEIGHTS: Weights = {}
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
 
-def export(model: ir.Model, path: Path) -> None:
+def export(model: ir.Model, path: Path, *, external: bool = False, notes: bool = False) -> None:
     """Write a graph with the names, order and types of its original inputs and outputs.
 
-    See `proto_of`; the same graph gives the same bytes. Large weights are written one at a time.
+    See `proto_of`; the same graph gives the same bytes. Large weights are written one at a time; with
+    `external`, into a file beside it, `<name>.data`.
 
     Raises:
         ModelTooLargeError: the weights do not fit into one file.
     """
-    proto, weights = apart(model)
+    proto, weights = apart(model, most=None if external else LARGEST, notes=notes)
+    if external and weights:
+        _write_beside(proto, path.with_name(f"{path.name}.data"), weights)
+        weights = NO_WEIGHTS
     write(proto, path, weights)
+
+
+def _write_beside(proto: onnx.ModelProto, path: Path, weights: Weights) -> None:
+    """Write weights to a file of external data, each at the start of a page, and refer to them."""
+    spool = Spool(path)
+    for name, tensor in weights.items():
+        spool.write(name, tensor.tobytes())
+        proto.graph.initializer.append(_placed(name, tensor, spool))
+    spool.close()
+
+
+def _placed(name: str, tensor: ir.TensorProtocol, spool: Spool) -> onnx.TensorProto:
+    """The message of a weight whose data are in the spool."""
+    written = _head(name, tensor)
+    offset, length = spool.places[name]
+    written.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", spool.path.name), ("offset", offset), ("length", length)):
+        written.external_data.add(key=key, value=str(value))
+    return written
 
 
 def export_beside(model: ir.Model, path: Path, spool: Spool) -> None:
     """Write a graph whose large weights stay in the spool, a file beside it: external data."""
     proto, weights = apart(model)
     for name, tensor in weights.items():
-        written = _head(name, tensor)
         if name in spool.places:
-            offset, length = spool.places[name]
-            written.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in (("location", spool.path.name), ("offset", offset), ("length", length)):
-                written.external_data.add(key=key, value=str(value))
+            written = _placed(name, tensor, spool)
         else:
+            written = _head(name, tensor)
             written.raw_data = tensor.tobytes()
         proto.graph.initializer.append(written)
     write(proto, path)
 
 
-def apart(model: ir.Model) -> tuple[onnx.ModelProto, Weights]:
-    """The message of a graph without its large weights, and these by name; see `proto_of`."""
+def apart(
+    model: ir.Model, *, most: int | None = LARGEST, notes: bool = False
+) -> tuple[onnx.ModelProto, Weights]:
+    """The message of a graph without its large weights, and these by name; see `proto_of`.
+
+    Raises:
+        ModelTooLargeError: the weights have more than `most` bytes.
+    """
     large = {
         name: value.const_value
         for name, value in model.graph.initializers.items()
-        if value.const_value is not None and _is_large(value.const_value)
+        if value.const_value is not None and _is_large(value.const_value, notes)
     }
     nbytes = sum(tensor.nbytes for tensor in large.values())
-    if nbytes > LARGEST:
-        raise ModelTooLargeError(f"the graph has {nbytes} byte of weights, one ONNX file holds {LARGEST}")
+    if most is not None and nbytes > most:
+        raise ModelTooLargeError(f"the graph has {nbytes} byte of weights, one ONNX file holds {most}")
     try:
         for name, tensor in large.items():
             model.graph.initializers[name].const_value = ir.Tensor(
                 np.zeros(0, tensor.dtype.numpy()), name=name
             )
-        proto = proto_of(model)
+        proto = proto_of(model, notes=notes)
     finally:
         for name, tensor in large.items():
             model.graph.initializers[name].const_value = tensor
@@ -73,7 +99,10 @@ def apart(model: ir.Model) -> tuple[onnx.ModelProto, Weights]:
     return proto, large
 
 
-def _is_large(tensor: ir.TensorProtocol) -> bool:
+def _is_large(tensor: ir.TensorProtocol, notes: bool) -> bool:
+    """True for a weight that never lies in a message; one with notes that are wanted does."""
+    if notes and tensor.metadata_props:
+        return False
     return tensor.nbytes > STREAMED and tensor.dtype != ir.DataType.STRING
 
 
@@ -82,11 +111,12 @@ def _head(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     return onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
 
 
-def proto_of(model: ir.Model) -> onnx.ModelProto:
+def proto_of(model: ir.Model, *, notes: bool = False) -> onnx.ModelProto:
     """A graph with the names, order and types of its original inputs and outputs.
 
     An input that was bound to a value stays in the signature; nothing reads it. What tools noted
-    on nodes and values, paths of whoever exported the model among them, is left out.
+    on nodes and values, paths of whoever exported the model among them, is left out unless `notes` are
+    wanted.
 
     Raises:
         ModelTooLargeError: the weights do not fit into one file.
@@ -101,6 +131,8 @@ def proto_of(model: ir.Model) -> onnx.ModelProto:
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     map_type.declare(proto.graph, model.graph)
+    if notes:
+        return proto
     _strip(proto.graph)
     del proto.metadata_props[:]
     proto.ClearField("doc_string")
@@ -113,7 +145,11 @@ def write(proto: onnx.ModelProto, path: Path, weights: Weights = NO_WEIGHTS) -> 
 
     Large weights come last, and are written one at a time.
     """
-    large = {t.name: ir.from_proto(t) for t in proto.graph.initializer if len(t.raw_data) > STREAMED}
+    large = {
+        t.name: ir.from_proto(t)
+        for t in proto.graph.initializer
+        if len(t.raw_data) > STREAMED and not t.metadata_props
+    }
     weights = {**large, **weights}
     shell = onnx.ModelProto()
     shell.CopyFrom(proto)

@@ -50,6 +50,8 @@ class Options:
         benchmark_seconds: upper limit for the samples of one measurement.
         semantics: how storage types are inferred: `stowplan` by shape, type, density and cost,
             `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
+        opset: of the exported canonical graph; None takes that which the graph is planned in.
+        external_data: whether its large weights are written to a file beside it.
     """
 
     timings: Timings = "auto"
@@ -71,6 +73,8 @@ class Options:
     choose: Choose = "auto"
     benchmark_seconds: float = 2.0
     semantics: Semantics = "stowplan"
+    opset: int | None = None
+    external_data: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from app.jobs.store.auth_context import Caller, acting_for
 from app.jobs.store.blobs import BlobStore, Brought
 from app.jobs.store.database import OUTAGE, Database, jobs, models
 from app.jobs.worker import benchmark_lock, confinement, supervise_child
-from app.jobs.worker.child_request import FILES, ChildRequest, Limits
+from app.jobs.worker.child_request import ARTIFACTS, ChildRequest, Limits
 from app.jobs.worker.prefork_pool import Child, PreforkPool
 from app.settings import Settings
 from app.telemetry import logs, tracing
@@ -166,7 +166,7 @@ class Runner:
         """End a job with what it made, if it did what was asked; with a failure if that cannot be kept."""
         paths = {}
         if outcome.code is None and not outcome.stopped:
-            names = (n for n in FILES if (folder / n).is_symlink() or (folder / n).exists())
+            names = (n for n in ARTIFACTS if (folder / n).is_symlink() or (folder / n).exists())
             paths = {name: folder / name for name in names}
 
         def keep() -> None:
@@ -272,7 +272,7 @@ class Runner:
             options=request.get("options", {}),
             bindings=bindings,
             operator=request.get("operator", {}),
-            gradient=request.get("gradient", {}),
+            operation=request.get("operation", {}),
         )
 
 

@@ -73,6 +73,7 @@ models = sa.Table(
     sa.Column("created", sa.Float, nullable=False),
     sa.Column("owner", _OWNER, nullable=False, default="", index=True),
     sa.Column("used", sa.Float, nullable=False, default=0.0),  # when it was last sent or a job asked for
+    sa.Column("origin", sa.JSON),  # operation and models that it was made of here; null for an upload
 )
 
 # The graph itself is the file with the empty name; the others are its external data.
@@ -96,7 +97,7 @@ jobs = sa.Table(
     "jobs",
     METADATA,
     sa.Column("id", _ID, primary_key=True),
-    sa.Column("kind", sa.String(20), nullable=False),  # optimize | validate | inspect | operator | gradient
+    sa.Column("kind", sa.String(20), nullable=False),  # see child_request.Kind
     sa.Column("group_id", _ID, nullable=False, index=True),
     sa.Column("state", sa.String(20), nullable=False, index=True),
     sa.Column("model_id", _ID, nullable=False, index=True),

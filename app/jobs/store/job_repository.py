@@ -38,7 +38,7 @@ class Draft:
     """A job to be made.
 
     Attributes:
-        kind: optimize, validate, inspect, operator or gradient.
+        kind: optimize, validate, inspect, operator or derive.
         model_id: the model it works on; empty for an operator.
         target: name of the target.
         queue: queue of workers that may take it.
@@ -91,7 +91,8 @@ def create(connection: sa.Connection, drafts: Sequence[Draft], group: str | None
     _check_number(connection, len(drafts))
     group, ids = group or new_id(), []
     for draft in drafts:
-        _check_model(connection, draft)
+        if draft.kind != "operator":
+            check_model(connection, draft.model_id, invalid_too=draft.kind == "inspect")
         now, job_id = time.time(), new_id()
         connection.execute(
             jobs.insert().values(
@@ -154,15 +155,19 @@ def _check_number(connection: sa.Connection, more: int) -> None:
         )
 
 
-def _check_model(connection: sa.Connection, draft: Draft) -> None:
-    if draft.kind == "operator":
-        return
-    model = visible_row(connection, models, draft.model_id)
+def check_model(connection: sa.Connection, identifier: str, *, invalid_too: bool = False) -> None:
+    """Make sure that a job can work on a model, and note that one does.
+
+    Raises:
+        ModelNotFoundError: there is none of that id that the caller may see.
+        InvalidModelError: it was found invalid when it was inspected; not with `invalid_too`.
+    """
+    model = visible_row(connection, models, identifier)
     if model is None:
-        raise ModelNotFoundError(f"there is no model {draft.model_id!r}", pointer="/model")
-    if model["state"] == "invalid" and draft.kind != "inspect":
+        raise ModelNotFoundError(f"there is no model {identifier!r}", pointer="/model")
+    if model["state"] == "invalid" and not invalid_too:
         raise InvalidModelError(model["detail"], code=model["code"], pointer=model["pointer"] or "/model")
-    connection.execute(models.update().where(models.c.id == draft.model_id).values(used=time.time()))
+    connection.execute(models.update().where(models.c.id == identifier).values(used=time.time()))
 
 
 def tell(connection: sa.Connection, job_id: str, kind: str, data: Mapping[str, Any]) -> None:

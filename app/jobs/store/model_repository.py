@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -44,11 +45,15 @@ def model_id(files: Mapping[str, str]) -> str:
 
 
 def add_model(
-    connection: sa.Connection, files: Mapping[str, str], limits: Mapping[str, float], name: str = ""
+    connection: sa.Connection,
+    files: Mapping[str, str],
+    limits: Mapping[str, float],
+    name: str = "",
+    origin: Mapping[str, Any] | None = None,
 ) -> tuple[str, list[str]]:
     """Make a model of uploaded blobs; return its id, and the jobs that inspect it if it is new.
 
-    One that is there already keeps its name if it has one.
+    One that is there already keeps its name if it has one, and its origin.
 
     Raises:
         BlobNotFoundError: a file was not uploaded.
@@ -79,6 +84,7 @@ def add_model(
             created=time.time(),
             owner=current().owner,
             used=time.time(),
+            origin=None if origin is None else dict(origin),
         )
     )
     for location, sha256 in files.items():

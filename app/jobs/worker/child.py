@@ -89,11 +89,9 @@ def _call(name: str, request: Any, events: Connection) -> Any:
     model = Path(request.model)
     if request.kind == "inspect":
         return engine.inspect(model, request.external_paths)
-    if request.kind == "gradient":
-        bindings = bindings_of(request.bindings)
-        return engine.differentiate(
-            model, request.gradient, bindings, Path(request.folder), request.external_paths
-        )
+    if request.kind == "derive":
+        beside = request.bindings.get("tensors", {})
+        return engine.derive(model, request.external_paths, request.operation, beside, Path(request.folder))
     if request.kind == "operator":
         options = options_of(request.options)
         return engine.run_operator(request.operator, options, Path(request.folder), Path(request.kernels))

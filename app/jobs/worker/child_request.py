@@ -9,11 +9,12 @@ from typing import Any, Literal, Self
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Memory, Target
 
-Kind = Literal["optimize", "validate", "inspect", "operator", "gradient"]
+Kind = Literal["optimize", "validate", "inspect", "operator", "derive"]
 
 # The files that an optimization may leave in its folder; any other name is ignored.
 ARTIFACTS: Mapping[str, str] = {
     "optimized.onnx": "application/octet-stream",
+    "optimized.onnx.data": "application/octet-stream",
     "optimized.functions.onnx": "application/octet-stream",
     "optimized.inlined.onnx": "application/octet-stream",
     "plan.json": "application/json",
@@ -26,10 +27,8 @@ ARTIFACTS: Mapping[str, str] = {
     "graph.json": "application/json",
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",
+    "model.onnx": "application/octet-stream",
 }
-
-
-FILES = (*ARTIFACTS, "training.onnx")  # those that any child may leave: the last is that of a gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,8 @@ class ChildRequest:
         options: fields of `Options` that are not the default.
         bindings: fields of `Bindings`; tensors by path.
         operator: what to run, see `app.engine.entry.run_operator`.
-        gradient: what to differentiate, see `app.engine.entry.training`.
+        operation: what to do with models, see `app.engine.entry.derive`; those beside the first are tensors
+            of the bindings.
     """
 
     kind: Kind
@@ -73,7 +73,7 @@ class ChildRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     bindings: Mapping[str, Any] = field(default_factory=dict)
     operator: Mapping[str, Any] = field(default_factory=dict)
-    gradient: Mapping[str, Any] = field(default_factory=dict)
+    operation: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """The request as a child reads it."""

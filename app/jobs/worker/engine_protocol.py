@@ -73,20 +73,20 @@ class Engine(Protocol):
     ) -> list[dict[str, str]]:
         """Problems that would stop an optimization, each with code, detail and pointer."""
 
-    def differentiate(
-        self,
-        path: Path,
-        request: Mapping[str, Any],
-        bindings: Bindings,
-        folder: Path,
-        external: Mapping[str, Path],
-    ) -> dict[str, Any]:
-        """Write the training graph of a model as `training.onnx` into `folder`; return what it is."""
-
     def run_operator(
         self, request: Mapping[str, Any], options: Options, folder: Path, kernels: Path
     ) -> dict[str, Any]:
         """Run one operator on given tensors, as `app.engine.entry.run_operator` does."""
+
+    def derive(
+        self,
+        path: Path,
+        external: Mapping[str, Path],
+        request: Mapping[str, Any],
+        beside: Mapping[str, str],
+        folder: Path,
+    ) -> dict[str, Any]:
+        """Look into models or make one of them, as `app.engine.entry.derive` does."""
 
     def optimize(
         self,

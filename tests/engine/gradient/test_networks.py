@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from app.engine.entry.training import TRAINING, differentiate, peaks, training
+from app.engine.entry.training import peaks, training, write
 from app.engine.types.errors import GraphError, NotDifferentiableError
 from app.engine.types.options import Bindings, Options
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -50,8 +50,8 @@ def test_a_planned_training_graph_computes_what_the_reference_does(
     name: str, tmp_path: Path, compiler: Compiler
 ) -> None:
     path, inputs = saved(name, tmp_path)
-    summary = differentiate(path, {"loss": "loss"}, Bindings(), tmp_path)
-    made = tmp_path / TRAINING
+    made = tmp_path / "training.onnx"
+    summary = write(path, "loss", None, Bindings(), made)
     proto = onnx.load(made)
     onnx.checker.check_model(proto, full_check=True)
     expected = by_reference(proto, inputs)
@@ -79,16 +79,17 @@ def test_the_summary_counts_what_backward_reads(tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["": 21]> g (float[4, 8] x) => (float[4, 2] y)
         <float[8, 2] w = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8}> { h = Tanh(x) m = MatMul(h, w) y = Sigmoid(m) }"""
     onnx.save(onnx.parser.parse_model(text), path)
-    summary = differentiate(path, {"loss": "y", "wrt": ["w"]}, Bindings(), tmp_path)
+    made = tmp_path / "training.onnx"
+    summary = write(path, "y", ["w"], Bindings(), made)
     assert summary["kept"] == [{"name": "h", "bytes": 4 * 8 * 4}, {"name": "y", "bytes": 4 * 2 * 4}]
     assert summary["kept_bytes"] == 160
     assert summary["gradients"] == {"w": "w_grad"}
-    assert [o.name for o in onnx.load(tmp_path / TRAINING).graph.output] == ["y", "y_sum", "w_grad"]
-    found = peaks(path, tmp_path / TRAINING)
+    assert [o.name for o in onnx.load(made).graph.output] == ["y", "y_sum", "w_grad"]
+    found = peaks(path, made)
     assert found.training >= found.forward > 0
-    before = (tmp_path / TRAINING).read_bytes()
-    differentiate(path, {"loss": "y", "wrt": ["w"]}, Bindings(), tmp_path)
-    assert (tmp_path / TRAINING).read_bytes() == before
+    before = made.read_bytes()
+    write(path, "y", ["w"], Bindings(), made)
+    assert made.read_bytes() == before
 
 
 def test_refusals_name_operator_node_and_way_out(tmp_path: Path) -> None:

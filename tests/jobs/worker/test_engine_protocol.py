@@ -1,7 +1,6 @@
 """The engine keeps the contract that the service calls it by."""
 
 import inspect
-import pkgutil
 import subprocess
 import sys
 from types import ModuleType
@@ -16,20 +15,13 @@ from tests.jobs.service import ROOT
 
 
 @pytest.mark.parametrize("engine", [app.engine, fake_engine], ids=["engine", "fake"])
-@pytest.mark.parametrize(
-    "name", ["inspect", "validate", "optimize", "differentiate", "run_operator", "ServedModel"]
-)
+@pytest.mark.parametrize("name", ["inspect", "validate", "optimize", "run_operator", "ServedModel"])
 def test_an_engine_takes_what_the_contract_gives(engine: ModuleType, name: str) -> None:
     wanted = list(inspect.signature(getattr(Engine, name)).parameters.values())[1:]
     found = inspect.signature(getattr(engine, name)).parameters
     for parameter in wanted:
         assert parameter.name in found
         assert found[parameter.name].kind == parameter.kind
-
-
-def test_no_package_hides_a_function_of_the_engine() -> None:
-    packages = {module.name for module in pkgutil.iter_modules(app.engine.__path__)}
-    assert not packages & set(app.engine.__all__)
 
 
 def test_the_artifacts_that_are_kept_are_those_that_the_engine_writes() -> None:

@@ -124,7 +124,7 @@ def test_memory_that_dies_is_poisoned_before_the_next_step(chain: Program) -> No
 def test_a_wrong_plan_shows_in_poisoned_memory(chain: Program) -> None:
     """A step that reads what the plan took for dead gets NaN."""
     executor = DeviceExecutor(chain, SimulatedDevice(), poison=True)
-    executor._dead[-1] = [(0, chain.arena_bytes)]
+    executor._stale[-1] = [slice(0, chain.arena_bytes)]
     found = executor.run({"x": np.ones((6, 16), np.float32)})["y"]
     reads_arena = any(
         not graph.is_constant(v) and chain.placement.values[v].space == "arena"

@@ -13,7 +13,7 @@ from app.api.main import create_app
 from app.settings import Settings
 from tests.jobs.service import ROOT, Served, serve
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.last
 
 # The README's quickstart, in the words of the generated client.
 QUICKSTART = """

@@ -17,7 +17,7 @@ from tests.engine.canonical import runtime
 from tests.engine.model.mxnet.writing import written
 from tests.jobs.service import ROOT, Served, serve
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.last
 
 TOLERANCE = 1e-4  # of the output's maximum
 MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")

@@ -28,8 +28,9 @@ KERNELS = Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels"))  
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin long files first: at the end no process is left alone with one."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """Long files first, so that at the end no process is left alone with one; then others, then those marked last."""
+    turns = {"long": 0, "last": 2}
+    items.sort(key=lambda item: next((turns[m.name] for m in item.iter_markers() if m.name in turns), 1))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""`stowplan values`, `extract` and `compose`: model files in and out, without a server."""
+"""`stowplan values`, `extract`, `compose` and `convert`: model files in and out, without a server."""
 
 import argparse
 import sys
@@ -115,6 +115,24 @@ def compose(arguments: argparse.Namespace) -> None:
     sources = [source(arguments.first), source(arguments.second)]
     request = {"connect": pairs(arguments.connect, "connect"), "prefix": arguments.prefix}
     write(OPERATIONS["compose"](sources, request).model, arguments)
+
+
+def add_convert(parser: argparse.ArgumentParser) -> None:
+    """A model, where it goes and how it is written there."""
+    parser.add_argument(
+        "model", type=Path, help="NAME-symbol.json of MXNet, its parameters beside it; or an ONNX file"
+    )
+    add_out(parser)
+    parser.add_argument("--opset", type=int, help="version of the standard operators (default: as it is)")
+
+
+@in_process
+def convert(arguments: argparse.Namespace) -> None:
+    """Write the model; but for the opset, all stays as it is spelled."""
+    from app.engine.report.opset import at_opset
+
+    model = source(arguments.model).read()
+    write(model if arguments.opset is None else at_opset(model, arguments.opset), arguments)
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:

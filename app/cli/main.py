@@ -16,7 +16,6 @@ from typing import Any
 
 from app.cli import (
     bench,
-    convert,
     deploy,
     explain,
     gradient,
@@ -221,7 +220,7 @@ COMMANDS: tuple[Command, ...] = (
         explain.add_arguments,
         explain.run,
     ),
-    Command("convert", "Write a model as ONNX: a symbol of MXNet too.", convert.add_arguments, convert.run),
+    Command("convert", "Write a model as ONNX: a symbol of MXNet too.", graphs.add_convert, graphs.convert),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(
         "models", "List, show, upload, rename and delete models.", manage.commands(manage.MODELS), manage.run

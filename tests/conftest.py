@@ -62,7 +62,7 @@ def with_libraries(
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_returned() -> Iterator[None]:
-    """What the tests of a file no longer use goes back to the system: one process runs many files."""
+    """Memory that the tests of a file no longer use goes back to the system: one process runs many files."""
     yield
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

@@ -209,7 +209,7 @@ class ComposeRequest(Schema):
 
 
 class Origin(Schema):
-    """What a model was made of."""
+    """Origin of a model: the operation and the models it was made of."""
 
     operation: str
     models: list[str]

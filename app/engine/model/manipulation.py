@@ -71,7 +71,7 @@ def values(model: ir.Model) -> list[Listed]:
 
 
 def extract(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
-    """What computes values from others; the model is used up.
+    """The part that computes values from others; the model is used up.
 
     Args:
         model: with its types, see `typed`.

@@ -129,7 +129,7 @@ class _Subject:
         return proto
 
     def converted(self, spelling: onnx.NodeProto, begin: int, end: int) -> onnx.GraphProto | None:
-        """What the library's converter makes of a spelling; None where it knows nothing."""
+        """Result of the library's converter for a spelling; None where it knows nothing."""
         try:
             return onnx.version_converter.convert_version(self.model(spelling, begin), end).graph
         except Exception:  # whatever its C++ code raises means the same

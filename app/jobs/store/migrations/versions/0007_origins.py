@@ -1,4 +1,4 @@
-"""What a model was made of, where the service made it."""
+"""Origin of a model that the service made."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -217,7 +217,7 @@ def restrict_files(
         scoped=landlockpy.Scope.ABSTRACT_UNIX_SOCKET | landlockpy.Scope.SIGNAL,
     ) as rules:
         for path, access in rows:
-            # What is not there, or cannot be reached, needs no rule.
+            # A path that is missing or cannot be reached needs no rule.
             with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
                 is_folder = stat.S_ISDIR(Path(path).stat().st_mode)
                 rules.allow_path(path, access if is_folder else access & _OF_FILES)

@@ -12,7 +12,7 @@ from app.engine.types.errors import GraphError
 
 T = TypeVar("T")
 
-# What changes how training or a device works, and no value of an inference.
+# Attributes of training or of devices, which change no value of an inference.
 _WITHOUT_EFFECT = """cudnn_off cudnn_tune workspace momentum num_args ctx grad_scale out_grad normalization
 ignore_label use_ignore smooth_alpha valid_thresh sparse_grad lr_mult wd_mult force_mirroring name lower_bound
 upper_bound infer_range forward_stype is_int lstm_state_clip_nan mirror_stage"""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.external_model import write
 from tests.jobs.service import Served, serve
@@ -66,7 +67,7 @@ def test_a_model_is_renamed_on_its_page(served: Served, open_at: Opener) -> None
     it.page.click("#rename")
     it.page.fill(".naming input", "after <b>")
     it.page.click(".naming button")
-    it.page.wait_for_function("document.querySelector('h1')?.innerText === 'after <b>'")
+    expect(it.page.locator("h1")).to_have_text("after <b>")
     assert it.page.title().startswith("after <b>")
     it.expect_clean()
 

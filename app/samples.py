@@ -20,7 +20,6 @@ from onnx import numpy_helper
 
 _NAMED = ("Conv", "Gemm", "BatchNormalization")
 _SUFFIX = re.compile(r"(_[a-z]+)?_0$")  # of weights: fire2/squeeze1x1_w_0, conv1/bn_scale_0
-_PIECE = 1 << 14  # numbers that are drawn at once
 _ZOO = ("squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1", "inception_v2")
 
 
@@ -94,12 +93,10 @@ def _draw(
 
 
 def _normal(random: np.random.Generator, shape: tuple[int, ...], scale: float) -> np.ndarray[Any, Any]:
-    """Normally distributed float32 numbers, drawn as float64 in pieces that stay in the cache."""
+    """Normally distributed float32 numbers."""
     found = np.empty(shape, np.float32)
-    flat = found.reshape(-1)
-    for at in range(0, flat.size, _PIECE):
-        piece = flat[at : at + _PIECE]
-        np.multiply(random.standard_normal(piece.size), scale, out=piece, casting="same_kind")
+    random.standard_normal(dtype=np.float32, out=found)
+    found *= np.float32(scale)
     return found
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "validate",
 ]
 
+PRELOAD = ("app.engine.entry.optimize", "app.engine.entry.preload")
 
 MODULES = {
     "derive": "derive",

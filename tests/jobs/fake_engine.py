@@ -22,6 +22,7 @@ from app.engine.types.errors import InputError, NotOnnxError, PassError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target
 
+PRELOAD = ()
 DECISIONS = [
     {
         "subject": "conv",

@@ -1,6 +1,6 @@
 """Interface of the engine for the service: `Settings.engine` names a module that implements it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,7 +58,12 @@ class Engine(Protocol):
     """A module that inspects, validates and optimizes models; called in limited processes only.
 
     All results are JSON; failures are `EngineError`s.
+
+    Attributes:
+        PRELOAD: modules that the process which forks the limited ones imports once for all of them.
     """
+
+    PRELOAD: Sequence[str]
 
     def inspect(self, path: Path, external: Mapping[str, Path]) -> dict[str, Any]:
         """Content of a model: inputs, outputs, operators, opsets, nodes, parameters."""

@@ -6,6 +6,7 @@ worker, and the children with it.
 """
 
 import contextlib
+import importlib
 import json
 import logging
 import multiprocessing
@@ -144,7 +145,6 @@ class PreforkPool:
 
     def __init__(self, engine: str, warm: int) -> None:
         self._engine = engine
-        # What the engine puts off to import until it is used comes with its module of jobs, if it has one.
         modules = [
             "__main__",
             "app.jobs.worker.forkserver_preload",
@@ -152,8 +152,7 @@ class PreforkPool:
             "app.jobs.worker.child_request",
             "app.jobs.worker.benchmark_lock",
             engine,
-            f"{engine}.job",
-            f"{engine}.preload",
+            *importlib.import_module(engine).PRELOAD,
         ]
         multiprocessing.set_forkserver_preload(modules)
         self._warm = warm

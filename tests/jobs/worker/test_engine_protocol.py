@@ -41,3 +41,20 @@ assert driver is None or not driver.driver.is_initialized
 assert "app.kernels.cpu.gemm" in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)
+
+
+def test_processes_of_jobs_are_forked_off_one_that_has_loaded_the_engine() -> None:
+    """A module that the forkserver does not find is passed over, and each job would load the engine again."""
+    script = """
+from pathlib import Path
+import psutil
+from app.jobs.worker.prefork_pool import PreforkPool
+pool = PreforkPool("app.engine", 0)
+child = pool.take()
+child.receive(120.0)
+forkserver = psutil.Process(child.pid).ppid()
+assert "llvmlite" in Path(f"/proc/{forkserver}/maps").read_text()
+child.end()
+pool.close()
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=300)

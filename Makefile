@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Bytecode is kept: the tests start hundreds of processes, and each would compile what it imports again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
 .PHONY: run fmt check quick test test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean same-plans

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.jobs.s3 import S3
     from tests.jobs.service import Served
 
+GROWTH = 128 << 20  # bytes, after which garbage is looked for
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels"))  # noqa: TID251
 
@@ -60,12 +62,42 @@ def with_libraries(
         monkeypatch.setattr(target, "BACKENDS", own_kernels)
 
 
+@pytest.fixture(scope="session")
+def resident() -> Iterator[dict[str, int]]:
+    """Bytes that this process held when garbage was looked for last. That is seldom: young objects are many here."""
+    usual = gc.get_threshold()
+    gc.set_threshold(50_000, 10, 10)
+    yield {"bytes": 0}
+    gc.set_threshold(*usual)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def memory_returned() -> Iterator[None]:
-    """Memory that the tests of a file no longer use goes back to the system: one process runs many files."""
+def memory_returned(resident: dict[str, int]) -> None:
+    """Memory of the tests before goes back to the system: one process runs many files.
+
+    What is left stays (modules, tests, compiled code), and no collection looks at it again.
+    """
+    return_memory(resident)
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def garbage_bounded(resident: dict[str, int]) -> Iterator[None]:
+    """Garbage is looked for after a test that the process has grown by."""
     yield
+    if held() > resident["bytes"] + GROWTH:
+        return_memory(resident)
+
+
+def return_memory(resident: dict[str, int]) -> None:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
+    resident["bytes"] = held()
+
+
+def held() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 DATABASES = ("sqlite", "postgresql")

@@ -8,9 +8,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.vectormath import exp32, tanh32

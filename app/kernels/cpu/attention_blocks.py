@@ -44,7 +44,7 @@ _KERNEL = """\
 import math
 
 import numpy as np
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 
 from app.kernels.cpu.attention_blocks import turner
 from app.kernels.cpu.copies import rows_copier

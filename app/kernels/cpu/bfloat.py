@@ -77,7 +77,8 @@ def emit_rows(dtype: str, lanes: int) -> str:
 
 
 _FILL = """\
-from numba import njit, types
+from numba import types
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.bfloat import narrower
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.intrinsics import bfloats
@@ -164,7 +165,8 @@ def block_narrower(lanes: int) -> Any:
 
 
 _FILL_PHASES = """\
-from numba import njit, types
+from numba import types
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.bfloat import block_narrower
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared
@@ -260,7 +262,8 @@ def plane_narrower(lanes: int, planes: int) -> Any:
 
 
 _FILL_PLANES = """\
-from numba import njit, types
+from numba import types
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.bfloat import plane_narrower
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared

@@ -56,7 +56,8 @@ class ConvSizes(SizeTable):
 
 
 _PACKING = """\
-from numba import njit, types
+from numba import types
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.copies import copier, selector
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared

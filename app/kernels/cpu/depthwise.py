@@ -38,7 +38,7 @@ class DepthwiseSizes(SizeTable):
 ROWS = 4  # of the tile for wide images, which has two vectors a row
 
 _SOURCE = """\
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.copies import rows_copier
 from app.kernels.cpu.codegen.generator import at, taps_tile
 from app.kernels.cpu.codegen.tiles import RESIDUAL

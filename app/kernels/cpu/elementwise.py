@@ -15,7 +15,7 @@ Pattern = tuple[bool, ...]  # per collapsed axis: whether an operand varies alon
 
 _MODULE = """\
 {prelude}
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.mapping import map_elements
 from app.kernels.cpu.codegen.vectors import load, store

@@ -296,7 +296,7 @@ def emit(
         finish=_RUNS.format(places=places) if recipe else "",
     )
     head = (
-        "from numba import njit\n"
+        "from app.kernels.cpu.codegen.inner import njit\n"
         "from app.kernels.cpu.copies import copier\n"
         "from app.kernels.cpu.codegen.generator import at\n"
         "from app.kernels.cpu.codegen.tiles import ACCUMULATE\n"

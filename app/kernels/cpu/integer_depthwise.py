@@ -43,7 +43,8 @@ class IntegerDepthwiseSizes(SizeTable):
 PLACES = {"same": "place", "channel": "channel", "plane": "unit", "scalar": "0"}
 
 _KERNEL = """\
-from numba import int32, njit
+from numba import int32
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.access import read, write
 from app.kernels.cpu.codegen.generator import at, taps_tile
 from app.kernels.cpu.codegen.tiles import PAIRS

@@ -15,7 +15,7 @@ from app.kernels.cpu.gemm import product_library
 from app.kernels.expressions import Recipe
 
 _HEAD = """\
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.copies import copier
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, COLUMN_BIAS, ROW_BIAS

@@ -6,9 +6,10 @@ Operands of one function have one type, which is also the result's.
 """
 
 import llvmlite.ir as ll
-from numba import int64, njit
+from numba import int64
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.extrema import like
 
 

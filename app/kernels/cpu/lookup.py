@@ -5,7 +5,7 @@ t hold offsets in elements of x, strides included. `table: int64[…]` starts wi
 place of the axis's table) for the outer axes; the offsets follow.
 """
 
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 
 
 @njit(error_model="numpy", boundscheck=False)

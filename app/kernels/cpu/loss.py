@@ -2,7 +2,7 @@
 
 import math
 
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 
 
 @njit

@@ -169,7 +169,7 @@ def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
 
 
 _SOURCE = """\
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, RESIDUAL
 {imports}

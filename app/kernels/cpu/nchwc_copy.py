@@ -13,7 +13,7 @@ from numba import types
 from app.kernels.cpu.codegen.instructions import I32, Vectors, number, typed
 
 _SOURCE = """\
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.nchwc_copy import {tile} as tile
 from app.kernels.cpu.codegen.generator import at
 
@@ -164,7 +164,7 @@ def zero_lanes(x, y, x_address, y_address, blocks, pixels, lanes, count, begin, 
 
 
 _LAST = """\
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.nchwc_copy import vector_copy
 from app.kernels.cpu.codegen.generator import at
 

@@ -39,7 +39,7 @@ class NchwcDepthwiseSizes(SizeTable):
 
 
 _SOURCE = """\
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.nchwc_depthwise import row_tile
 from app.kernels.cpu.codegen.generator import at
 

@@ -20,7 +20,8 @@ PIXELS = 4  # of a tile
 _WINDOW = """\
 import math
 
-from numba import float32, njit
+from numba import float32
+from app.kernels.cpu.codegen.inner import njit
 
 from app.kernels.cpu.nchwc_pool import either, larger, unordered
 from app.kernels.cpu.extrema import maximum

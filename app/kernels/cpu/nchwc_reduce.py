@@ -12,7 +12,8 @@ RUN = 64  # blocks that are joined before their sum joins the total, so that err
 _SOURCE = """\
 import math
 
-from numba import float32, njit
+from numba import float32
+from app.kernels.cpu.codegen.inner import njit
 
 from app.kernels.cpu.extrema import maximum, minimum
 from app.kernels.cpu.codegen.vectors import load, splat, store

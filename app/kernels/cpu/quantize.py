@@ -6,9 +6,9 @@ second call sums up the ranges that the first has found.
 """
 
 import numpy as np
-from numba import njit
 
 from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.inner import njit
 
 _compiled = njit(error_model="numpy", boundscheck=False)
 ROUNDER = np.float32(12582912.0)  # 1.5 · 2 ** 23: adding and subtracting it rounds half to even

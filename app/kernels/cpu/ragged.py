@@ -1,8 +1,7 @@
 """The end of a tile of a matrix product of which less is asked for than was computed."""
 
-from numba import njit
-
 from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.tiles import (
     ACCUMULATE,
     ALPHA,

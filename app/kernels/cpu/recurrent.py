@@ -8,9 +8,9 @@ Units of the time loops are (direction, batch) pairs; a thread advances its pair
 """
 
 import numpy as np
-from numba import njit
 
 from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.vectormath import sigmoid32, tanh32
 from app.kernels.cpu.gemm import product_library
@@ -221,7 +221,7 @@ def store_step(y, h, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, n):
 # `product` puts h · w into s. h: [m, k], rows `h_row` apart; w: panels of [k, n]; s: rows `s_row`
 # apart, with room for whole panels and, unless m is 1, for a multiple of ROWS rows.
 PRODUCT = """
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.generator import at, tile
 from app.kernels.cpu.recurrent import (
     ROWS, gru_gates, gru_state, load_states, lstm_cell, rnn_cell, store_states, store_step, time_of,

@@ -45,7 +45,8 @@ REDUCTIONS = {
 _HEADER = """\
 import math
 
-from numba import float32, float64, int8, int16, int32, int64, njit, uint8, uint16, uint32, uint64
+from numba import float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from app.kernels.cpu.codegen.inner import njit
 
 from app.kernels.cpu.extrema import maximum, minimum
 

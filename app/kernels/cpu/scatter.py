@@ -4,7 +4,7 @@ Threads own disjoint parts of y and every part sees its updates in order, so res
 on the number of threads. Indices outside: what gather.py says; `bits` is y as unsigned integers.
 """
 
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 
 
 @njit(error_model="numpy", boundscheck=False)

@@ -5,12 +5,12 @@ to that many neighbours on the innermost axis are worked on side by side, and un
 outer * blocks.
 """
 
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 
 CHUNK = 128  # elements of which only the extremum is taken before the best chunk is searched
 
 _ARG_ROWS = """\
-from numba import njit
+from app.kernels.cpu.codegen.inner import njit
 
 from app.kernels.cpu.extrema import maximum, minimum
 

@@ -7,10 +7,11 @@ blocks of `columns` elements side by side.
 
 import math
 
-from numba import float64, njit, types
+from numba import float64, types
 from numba.extending import overload
 
 from app.kernels.cpu.access import read, write
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.vectormath import exp32
 from app.kernels.cpu.extrema import like, maximum

@@ -252,7 +252,7 @@ def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str,
         finish_odd=textwrap.indent(_RUNS.format(rows="1", places=places), "    ") if recipe else "",
     )
     head = (
-        "from numba import njit\n"
+        "from app.kernels.cpu.codegen.inner import njit\n"
         "from app.kernels.cpu.codegen.generator import at\n"
         "from app.kernels.cpu.codegen.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, finish, product\n"

@@ -4,9 +4,10 @@ Only here may LLVM reorder additions (`reassoc`): it makes the lanes of a vector
 their own, which is also what keeps the rounding error near that of pairwise summation.
 """
 
-from numba import float64, njit
+from numba import float64
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.extrema import like
 
 RUN = 4096  # elements that one partial sum in the type of x spans

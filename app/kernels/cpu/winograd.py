@@ -134,7 +134,8 @@ def product_tiles(lanes: int, rows: int, vectors: int, unroll: int = 2, dtype: s
 
 
 _LIBRARY = """\
-from numba import njit, types
+from numba import types
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared
 from app.kernels.cpu.winograd import product_tiles

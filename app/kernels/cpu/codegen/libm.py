@@ -2,8 +2,7 @@
 
 import math
 
-from numba import njit
-
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.intrinsics import select
 
 inlined = njit(error_model="numpy", boundscheck=False, forceinline=True)

@@ -16,6 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import spills
+from app.kernels.cpu.codegen.inner import njit
 
 # What a generator of kernels returns: libraries, each perhaps with alternatives, then the kernel.
 Sources: TypeAlias = tuple[str | tuple[str, ...], ...]
@@ -49,7 +50,7 @@ def local(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def link(function: Callable[..., Any]) -> Any:
-        compiled = numba.njit(error_model="numpy", boundscheck=False, forceinline=True, **options)(function)
+        compiled = njit(error_model="numpy", boundscheck=False, forceinline=True, **options)(function)
 
         def typed(typing: Any, *arguments: Any) -> Any:
             dispatcher = numba.typeof(compiled)  # which does not keep what it is the type of

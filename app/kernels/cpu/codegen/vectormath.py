@@ -7,8 +7,8 @@ Every function takes and returns float32. `libm` has the same functions for floa
 """
 
 import numpy as np
-from numba import njit
 
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.intrinsics import copysign, horner, muladd, rint, scaled, select, split
 
 f32 = np.float32

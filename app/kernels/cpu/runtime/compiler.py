@@ -9,6 +9,7 @@ written as a small module of its own (design note cpu-kernels, section 6).
 import ctypes
 import fcntl
 import functools
+import gc
 import hashlib
 import importlib
 import importlib.util
@@ -120,13 +121,14 @@ class Compiler:
         key = (kernel, argument_types, static, takes_thread)
         if key not in self._kernels:
             started = time.perf_counter()
-            function = self._function(kernel, static)
-            tail = 3 if takes_thread else 2
-            signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
-            with self._alone(f"{function.__module__}.{function.__qualname__}"):
-                compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(
-                    function
-                )
+            with _uncollected():
+                function = self._function(kernel, static)
+                tail = 3 if takes_thread else 2
+                signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
+                with self._alone(f"{function.__module__}.{function.__qualname__}"):
+                    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(
+                        function
+                    )
             logger.debug("%s: %.3f s, static %s", kernel, time.perf_counter() - started, static)
             self._mark(key).touch()
             self._kernels[key] = CompiledKernel(
@@ -215,6 +217,18 @@ class Compiler:
         with self._alone(name):
             spec.loader.exec_module(module)
         return module
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles: numba leaves few, and looking for them takes a sixth of its time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def resolve(kernel: str) -> Callable[..., Any]:

@@ -57,6 +57,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import at, outlined
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import typed
 
 ROW = 5  # numbers a row
@@ -220,7 +221,7 @@ def pointer(_context, number):
 _POINTER = types.CPointer(types.int64)
 _RUN_LEADER = types.void(_POINTER, types.int64, _POINTER, _POINTER, types.int64, types.int64, _POINTER)
 _RUN_HELPER = types.void(_POINTER, types.int64, types.int64)
-_inlined = numba.njit(error_model="numpy", boundscheck=False)
+_inlined = njit(error_model="numpy", boundscheck=False)
 
 
 @_inlined

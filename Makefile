@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean same-plans
+.PHONY: run fmt check quick test core-operators test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse cuda-kernels lock clean same-plans
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -68,6 +68,10 @@ fuzz-options: $(VENV)/.installed-test
 # Every kernel for GPUs, compiled for both generations; the suite takes one of each kind. Half an hour on two cores.
 cuda-kernels: $(VENV)/.installed-test
 	$(BIN)/python -m tests.engine.runtime.cuda.every_kernel
+
+# The page of the core operators, out of their rows.
+core-operators: $(VENV)/.installed
+	$(BIN)/python -m app.engine.entry.core_operators --docs > docs/core-operators.md
 
 # Symbols that MXNet 1.9.1 writes, in an environment of its own, give its outputs. It needs Python 3.8 to 3.11.
 MXNET := build/mxnet

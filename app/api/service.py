@@ -7,6 +7,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from app.api.core_operators import CoreOperators
 from app.api.http.headers import HttpMetrics
 from app.jobs.queue.dispatch import Dispatcher
 from app.jobs.store.blobs import BlobStore
@@ -32,6 +33,7 @@ class Service:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     answering: Counter[str] = field(default_factory=Counter)
+    core_operators: CoreOperators = field(default_factory=CoreOperators)
 
     @classmethod
     def open(cls, settings: Settings, http_metrics: HttpMetrics) -> "Service":

@@ -46,6 +46,10 @@ class TargetNotFoundError(NotFoundError, code="target-not-found"):
     """No target of that name."""
 
 
+class CoreOperatorNotFoundError(NotFoundError, code="core-operator-not-found"):
+    """No core operator of that name."""
+
+
 class KeyNotFoundError(NotFoundError, code="key-not-found"):
     """No key of that id, or it was revoked."""
 

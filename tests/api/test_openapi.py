@@ -78,6 +78,8 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "get /v1/jobs/{job_id}/artifacts/{name}",
         "get /v1/jobs/{job_id}/decisions",
         "post /v1/operators/run",
+        "get /v1/operators",
+        "get /v1/operators/{name}",
         "post /v1/memory-plans",
         "get /v1/problems",
         "get /v1/problems/{code}",

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from app.engine.core.registry import load
+from app.engine.entry import core_operators
 from tests.jobs.service import Served
 
 ADD = {
@@ -57,3 +59,23 @@ def test_an_unknown_backend_is_refused(
     assert problem["errors"][0]["pointer"] == pointer
     assert "'tpu'" in problem["detail"]
     assert "onnxruntime" in problem["detail"]
+
+
+def test_core_operators_are_listed_as_the_rows_tell(service: Served) -> None:
+    expected = core_operators.document(load())
+    found = service.http.get("/v1/operators").json()
+    assert found == {k: v for k, v in expected.items() if k != "schema"}
+    second = service.http.get("/v1/operators", params={"level": 2}).json()["operators"]
+    assert [row["name"] for row in second] == ["matmul", "conv", "conv_transpose"]
+    assert service.http.get("/v1/operators", params={"level": 8}).status_code == 422
+    conv = service.http.get("/v1/operators/conv").json()
+    assert conv == next(row for row in expected["operators"] if row["name"] == "conv")
+    assert {row["op"] for row in conv["onnx"]} == {"Conv"}
+    assert {"reference", "onnxruntime"} <= {row["name"] for row in conv["implementations"]}
+
+
+def test_a_core_operator_that_there_is_not_is_a_problem_with_what_is_near(service: Served) -> None:
+    answer = service.http.get("/v1/operators/convv")
+    assert answer.status_code == 404
+    assert answer.json()["code"] == "core-operator-not-found"
+    assert "near it are conv" in answer.json()["detail"]

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api.pages.rows import options_of, row_of
 from app.api.routes import models as models_api
+from app.api.routes import operators as operators_api
 from app.api.routes import targets as targets_api
 from app.api.routes.jobs import Wanted, answer_of, find_optimization, optimizations, page_of
 from app.api.schemas.jobs import JobOptions
@@ -225,6 +226,23 @@ def list_targets(request: Request, service: ServiceOf) -> Response:
         waiting=waiting,
         dead=service.settings.dead_seconds,
     )
+
+
+@router.get("/operators")
+def list_operators(request: Request, service: ServiceOf, level: str = "") -> Response:
+    """The core operators, of all levels or of one."""
+    found = operators_api.list_operators(
+        service, int(level) if level.isdecimal() and len(level) == 1 else None
+    )
+    return page(request, "operators.html", found=found, level=level)
+
+
+@router.get("/operators/{name}")
+def show_operator(request: Request, name: str, service: ServiceOf) -> Response:
+    """Page of a core operator."""
+    levels = {row["level"]: row["title"] for row in service.core_operators.document()["levels"]}
+    found = operators_api.get_operator(name, service)
+    return page(request, "operator.html", op=found, level=levels[found["level"]])
 
 
 def _workers(connection: sa.Connection, service: Service, *, alive: bool) -> list[dict[str, Any]]:

@@ -108,7 +108,8 @@ def list_decisions(
     """
     path = service.blobs.path(_sha256(service, job_id, "decisions.json"))
     if node is None:
-        return {"decisions": json.loads(path.read_bytes())["decisions"]}
+        told = json.loads(path.read_bytes())
+        return {"outside_core": told.get("outside_core", []), "decisions": told["decisions"]}
     decisions = (_kept_decisions if path.stat().st_size <= _KEPT_NBYTES else Decisions.read)(path)
     kept = decisions.about(node)
     if not kept:

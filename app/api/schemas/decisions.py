@@ -53,7 +53,19 @@ class DecisionAnswer(Schema):
     dispatch: dict[str, str]
 
 
+class OutsideNode(Schema):
+    """A node that cannot be said in core operators, see `listOperators`."""
+
+    node: str
+    op: str
+    domain: str
+    reason: str
+
+
 class DecisionList(Schema):
     """Steps in order of execution."""
 
+    outside_core: list[OutsideNode] = Field(
+        default=[], description="Nodes of the canonical graph that cannot be said in core operators."
+    )
     decisions: list[DecisionAnswer]

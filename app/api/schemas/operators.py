@@ -1,6 +1,6 @@
-"""Single operators: tensors in JSON, requests, answers."""
+"""Core operators; single operators: tensors in JSON, requests, answers."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
@@ -81,3 +81,107 @@ class OperatorAnswer(Schema):
     )
     decisions: list[dict[str, Any]]
     notes: list[str]
+
+
+class CoreLevel(Schema):
+    """A level of core operators; what has a low one is to be supported first."""
+
+    level: int
+    title: str
+
+
+class CoreValue(Schema):
+    """An operand or result."""
+
+    name: str
+    optional: bool
+    variadic: bool
+    dtypes: list[str]
+
+
+class CoreAttribute(Schema):
+    """An attribute."""
+
+    name: str
+    type: str
+    required: bool
+    default: Any = Field(description="Null where there is none.")
+    meaning: str
+
+
+class Spelling(Schema):
+    """An operator of ONNX in core operators."""
+
+    op: str
+    how: Literal["direct", "alias", "rule", "body", "outside"] = Field(
+        description="It is one; is one with other operands or attributes; is several; is what its function "
+        "body in ONNX is; is not expressed."
+    )
+    core: list[str]
+    formula: str = Field(description="In core operators; empty where it is one, or its body is the rule.")
+    reason: str | None = Field(description="Why it is not expressed.")
+
+
+class MxnetSpelling(Schema):
+    """An operator of MXNet, with the attribute that decides; what it is read as."""
+
+    op: str
+    operators: list[str]
+    core: list[str]
+
+
+class StorageRule(Schema):
+    """Storage types that MXNet infers: `dc>d:X` is operands default and csr, result default, COMPUTE_EX."""
+
+    operators: list[str]
+    rules: list[str]
+
+
+class LanesContract(Schema):
+    """What an implementation needs in padded lanes, and leaves there."""
+
+    reads: str
+    leaves: str
+
+
+class CoreImplementation(Schema):
+    """A registered implementation, and which behaviours it states for itself."""
+
+    name: str
+    op: str = Field(description="Of its group's anchor; `Elementwise` of groups, `*` of any.")
+    backend: str
+    precision: str
+    layouts: bool
+    storage: bool
+    in_place: bool
+    views: bool
+    padding: LanesContract
+
+
+class CoreOperatorAnswer(Schema):
+    """A core operator: a specification, and what is known of it everywhere."""
+
+    name: str
+    level: int
+    formula: str
+    shape: str = Field(description="How the shape of the first result follows.")
+    broadcasts: bool
+    operands: list[CoreValue]
+    results: list[CoreValue]
+    attributes: list[CoreAttribute]
+    layout: list[str]
+    storage: list[StorageRule]
+    reference: dict[str, str | None] = Field(description="What evaluates it as the reference, by operator.")
+    onnx: list[Spelling]
+    used_by: list[str] = Field(description="Other operators of ONNX that are said with it.")
+    mxnet: list[str]
+    implementations: list[CoreImplementation]
+
+
+class CoreOperatorList(Schema):
+    """The core operators, all operators of ONNX in them, and those of MXNet that symbols may have."""
+
+    levels: list[CoreLevel]
+    operators: list[CoreOperatorAnswer]
+    onnx: list[Spelling]
+    mxnet: list[MxnetSpelling]

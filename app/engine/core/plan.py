@@ -14,6 +14,7 @@ from app.engine.core.cache import Cache
 from app.engine.core.calls import Call, View
 from app.engine.core.group import Group, shortened
 from app.engine.core.placement import OrderedBuffers, Placement
+from app.engine.types.core_operator import OutsideNode
 from app.engine.types.layout import Layout
 from app.engine.types.options import Bindings, MemoryConcessions, Options
 from app.engine.types.storage import DispatchMode, StorageType
@@ -172,6 +173,7 @@ class Compilation:
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
+    outside_core: tuple[OutsideNode, ...] = ()  # nodes of the canonical graph that are not expressed
     concessions: MemoryConcessions = field(default_factory=MemoryConcessions)
     # Bytes below which no rows for the groups stay, in any order; None where it was not computed.
     row_bound: int | None = None

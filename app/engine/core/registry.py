@@ -20,6 +20,7 @@ from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
+from app.engine.types.core_operator import CoreSet
 from app.engine.types.layout import Layout
 from app.engine.types.options import MemoryConcessions
 from app.engine.types.precision import Computed, resolve, tolerance
@@ -382,6 +383,7 @@ class Registry:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     rewrites: tuple[RewriteRule, ...] = ()
     symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
+    core: CoreSet = field(default_factory=CoreSet)
     # By operator and backends, see `candidates`: asked several times for every group.
     _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -441,7 +443,8 @@ def _offered() -> list[tuple[str, Any]]:
 def load() -> Registry:
     """Tables of operators, of our backends and of those of installed packages.
 
-    Modules of operators hold OPERATORS and SYMBOLS, those of backends BACKENDS, IMPLEMENTATIONS and REWRITES.
+    Modules of operators hold OPERATORS, SYMBOLS, CORE, EXPRESSED and OUTSIDE, those of backends BACKENDS,
+    IMPLEMENTATIONS and REWRITES.
 
     Raises:
         ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
@@ -452,12 +455,15 @@ def load() -> Registry:
     rewrites: list[RewriteRule] = []
     names: set[str] = set()
     symbols: dict[str, SymbolOf] = {}
+    exchanged: dict[str, tuple[Any, ...]] = {"CORE": (), "EXPRESSED": (), "OUTSIDE": ()}
     for name in _modules("app.engine.operators.tables"):
-        for row in getattr(importlib.import_module(name), "OPERATORS", ()):
+        tables = importlib.import_module(name)
+        for row in getattr(tables, "OPERATORS", ()):
             if (row.domain, row.op) in operators:
                 raise ValueError(f"operator {row.op!r} has two rows, the second in {name}")
             operators[row.domain, row.op] = row
-        symbols.update(getattr(importlib.import_module(name), "SYMBOLS", {}))
+        symbols.update(getattr(tables, "SYMBOLS", {}))
+        exchanged = {kind: (*rows, *getattr(tables, kind, ())) for kind, rows in exchanged.items()}
     places = (*_modules("app.engine.backends"), "app.engine.reference")
     modules = [(name, importlib.import_module(name)) for name in places]
     for name, module in (*modules, *_offered()):
@@ -477,4 +483,4 @@ def load() -> Registry:
     if (ours := {row.name for _, m in modules for row in getattr(m, "BACKENDS", ())}) != set(BUILT_IN):
         raise ValueError(f"`backend_names.BUILT_IN` must list {sorted(ours)}, it lists {sorted(BUILT_IN)}")
     table = {op: tuple(rows) for op, rows in implementations.items()}
-    return Registry(operators, table, backends, tuple(rewrites), symbols)
+    return Registry(operators, table, backends, tuple(rewrites), symbols, CoreSet(*exchanged.values()))

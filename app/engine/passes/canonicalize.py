@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from app.engine.core import graph
+from app.engine.core import exchange, graph
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule, rewrite
 from app.engine.model import naming
@@ -36,6 +36,8 @@ class Canonicalize:
     def __call__(self, compilation: Compilation) -> Compilation:
         """The canonical graph, in place; what stays dynamic is named in the notes.
 
+        All of its nodes are core operators or expressed in them; those that are not are listed.
+
         Raises:
             GraphError: operands do not fit an operator, or the type of a value cannot be told.
         """
@@ -44,7 +46,9 @@ class Canonicalize:
         graph.order_by_wiring(model.graph)
         applied = reduce(model, self.growth, typed=model.meta.pop(TYPED, False))
         _check_types(model)
-        return replace(compilation, notes=(*compilation.notes, *_notes(applied, model)))
+        outside = exchange.outside_core(model.graph, compilation.registry.core)
+        notes = (*compilation.notes, *_notes(applied, model), *exchange.told(outside))
+        return replace(compilation, notes=notes, outside_core=outside)
 
 
 def reduce(

@@ -17,10 +17,11 @@ from app.engine.model.shape_inference import inference
 from app.engine.types.errors import GraphError, InputError
 from app.engine.types.limits import memory_bytes
 
-# Keys of model.meta: inputs that became constants; element types that the file gives its outputs; whether
-# all types are inferred.
+# Keys of model.meta: inputs that became constants; element types, and shapes, that the file gives its
+# outputs; whether all types are inferred.
 BOUND = "stowplan.bound_inputs"
 DECLARED = "stowplan.declared_outputs"
+DECLARED_SHAPES = "stowplan.declared_shapes"
 TYPED = "stowplan.typed"
 
 
@@ -71,6 +72,9 @@ class InferTypes:
         naming.make_unique(model)  # errors name nodes
         model.meta[DECLARED] = {
             v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
+        }
+        model.meta[DECLARED_SHAPES] = {
+            v.name or "": v.shape for v in model.graph.outputs if v.shape is not None
         }
         # The weights are shared with the copy.
         source = model.clone() if _races(compilation) else None

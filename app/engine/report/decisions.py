@@ -27,7 +27,11 @@ def decisions_json(compilation: Compilation) -> Json:
 
     The steps of bodies come after the step that runs them.
     """
-    return {"schema": "stowplan.decisions/1", "decisions": _decisions(compilation)}
+    return {
+        "schema": "stowplan.decisions/1",
+        "outside_core": [dataclasses.asdict(node) for node in compilation.outside_core],
+        "decisions": _decisions(compilation),
+    }
 
 
 def _decisions(compilation: Compilation, around: str = "", parent: str | None = None) -> list[Json]:

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from app.engine.model.spool import Spool
-from app.engine.passes.infer_types import bound_inputs
+from app.engine.passes.infer_types import DECLARED_SHAPES, bound_inputs
 from app.engine.types import map_type
 from app.engine.types.errors import ModelTooLargeError
 
@@ -131,6 +131,7 @@ def proto_of(model: ir.Model, *, notes: bool = False) -> onnx.ModelProto:
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     map_type.declare(proto.graph, model.graph)
+    _declare_ranks(proto.graph, model.meta.get(DECLARED_SHAPES, {}))
     if notes:
         return proto
     _strip(proto.graph)
@@ -138,6 +139,21 @@ def proto_of(model: ir.Model, *, notes: bool = False) -> onnx.ModelProto:
     proto.ClearField("doc_string")
     proto.producer_name, proto.producer_version = "stowplan", ""
     return proto
+
+
+def _declare_ranks(graph: onnx.GraphProto, declared: Mapping[str, ir.Shape]) -> None:
+    """Give outputs of which no shape was inferred that of the original file: a valid file states a rank."""
+    for value in graph.output:
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or kind.HasField("shape") or value.name not in declared:
+            continue
+        kind.shape.SetInParent()
+        for size in declared[value.name]:
+            dimension = kind.shape.dim.add()
+            if isinstance(size, int):
+                dimension.dim_value = size
+            elif size.value is not None:
+                dimension.dim_param = size.value
 
 
 def write(proto: onnx.ModelProto, path: Path, weights: Weights = NO_WEIGHTS) -> None:

@@ -6,6 +6,7 @@ operands as the attributes that they once were, and what the converter makes. On
 allows it, the types of its operands included, and if the converter, upwards, makes the given node of it.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +66,14 @@ def at_opset(model: ir.Model, version: int) -> ir.Model:
         model = InlinePass()(model).model
     refused = []
     for part in tuple(model.graphs()):
-        for node in tuple(part):
+        pending = deque(part)
+        while pending:
+            node = pending.popleft()
             if node.domain or _schema(node.op_type, current) == _schema(node.op_type, version):
+                continue
+            if parts := _expanded(node, version):
+                _replace(part, node, parts)
+                pending.extendleft(reversed(parts))
                 continue
             made = _respelled(_Subject.of(node, current), version)
             if made is None:
@@ -162,6 +169,46 @@ def _respelled(subject: _Subject, version: int) -> list[ir.Node] | None:
             if back is not None and _is_same(subject, back):
                 return _nodes(onnx.GraphProto(node=[spelling]), subject)
     return None
+
+
+def _expanded(node: ir.Node, version: int) -> list[ir.Node]:
+    """Nodes of the same version that compute what a node does where older ones mean something else; or none.
+
+    The library's converter does not know that of Hardmax.
+    """
+    return _along_last(node) if node.op_type in _COERCING and version < _PER_AXIS else []
+
+
+_COERCING = ("Softmax", "LogSoftmax", "Hardmax")
+_PER_AXIS = 13  # before, these worked along all axes from the one that is given on
+
+
+def _along_last(node: ir.Node) -> list[ir.Node]:
+    """A softmax along the last axis, between transposes; none where it says that it is along that axis."""
+    x, y = node.inputs[0], node.outputs[0]
+    rank = 0 if x is None or x.shape is None else len(x.shape)
+    axis = graph.attribute(node, "axis", -1)
+    if x is None or x.shape is None or not -rank <= axis < rank:
+        return []
+    if axis % rank == rank - 1:
+        if "axis" in node.attributes:
+            return []
+        made = ir.Value(name=y.name, type=y.type, shape=y.shape)
+        told = ir.AttrInt64("axis", rank - 1)
+        return [ir.Node("", node.op_type, [x], [told], outputs=[made], name=node.name)]
+    perm = list(range(rank))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    turned = ir.Shape([x.shape[a] for a in perm])
+    nodes: list[ir.Node] = []
+    steps = (("Transpose", ir.AttrInt64s("perm", perm)), (node.op_type, ir.AttrInt64("axis", rank - 1)))
+    for op, attribute in (*steps, steps[0]):
+        read = nodes[-1].outputs[0] if nodes else x
+        last = len(nodes) == len(steps)
+        name, shape = (y.name, y.shape) if last else (f"{y.name}.{op}", turned)
+        made = ir.Value(name=name, type=y.type, shape=shape)
+        title = node.name if op == node.op_type else f"{node.name}.{len(nodes)}"
+        nodes.append(ir.Node("", op, [read], [attribute], outputs=[made], name=title))
+    return nodes
 
 
 def _spellings(subject: _Subject, schema: onnx.defs.OpSchema, version: int) -> Iterator[onnx.NodeProto]:
@@ -305,10 +352,23 @@ def _is_same(subject: _Subject, made: onnx.GraphProto) -> bool:
         return False
     found = nodes[0]
     schema = onnx.defs.get_schema(wanted.op_type, subject.version, "")
-    if _filled(found, schema) != _filled(wanted, schema):
+    if _filled(_from_front(found, subject), schema) != _filled(_from_front(wanted, subject), schema):
         return False
     ours, theirs = _trimmed(wanted.input), _trimmed(found.input)
     return len(ours) == len(theirs) and all(_is_equal(a, b, known) for a, b in zip(ours, theirs))
+
+
+def _from_front(node: onnx.NodeProto, subject: _Subject) -> onnx.NodeProto:
+    """The node with its axis counted from the front, where it is of those that the converter counts anew."""
+    operand = subject.values.get(subject.proto.input[0]) if node.op_type in _COERCING else None
+    if operand is None or operand.shape is None:
+        return node
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    for attribute in made.attribute:
+        if attribute.name == "axis" and attribute.i < 0:
+            attribute.i += len(operand.shape)
+    return made
 
 
 def _trimmed(names: Sequence[str]) -> list[str]:

@@ -151,3 +151,27 @@ def test_names_are_unique_across_nested_graphs_and_empty_ones_are_filled(tmp_pat
     assert len({n.name for n in nodes}) == len(nodes) == 5
     for c in (True, False):
         assert_same_outputs(path, compilation, c=np.array(c))
+
+
+def test_a_slice_of_an_unknown_extent_may_end_early(tmp_path: Path) -> None:
+    text = f"""{HEAD} g (float[2,3] x) => (int64[2,n] y, int64[2,0] z) {{
+        found = NonZero(x) y = Slice(found, zero, five, one) z = Slice(found, five, five, one)
+    }}"""
+    weights = {"zero": np.array([0]), "five": np.array([5]), "one": np.array([1])}
+    compilation = canonical(saved(text, tmp_path, weights))
+    y = next(v for v in compilation.graph.outputs if v.name == "y")
+    assert y.shape is not None
+    assert y.shape[0] == 2
+    assert not isinstance(y.shape[1], int)
+    x = np.array([[0, 1, 0], [0, 0, 2]], np.float32)
+    assert_same_outputs(tmp_path / "model.onnx", compilation, x=x)
+
+
+def test_a_constant_of_a_computed_shape_has_a_rank(tmp_path: Path) -> None:
+    text = f"""{HEAD} g (float[2,3] x) => (float[m,n] y) {{
+        found = NonZero(x) extents = Shape(found) y = ConstantOfShape(extents)
+    }}"""
+    compilation = canonical(saved(text, tmp_path))
+    assert compilation.graph.outputs[0].shape is not None
+    assert len(compilation.graph.outputs[0].shape) == 2
+    assert_same_outputs(tmp_path / "model.onnx", compilation)

@@ -56,3 +56,14 @@ def test_more_weights_than_one_file_holds_are_refused(
     monkeypatch.setattr(exchange, "LARGEST", 35)
     with pytest.raises(ModelTooLargeError, match="36 byte"):
         exported(compilation.model, tmp_path)
+
+
+def test_an_output_of_unknown_rank_keeps_the_shape_that_the_file_declares(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[6] x, int64[k] shape) => (float[a,3] y) { y = Reshape(x, shape) }"""
+    compilation = canonical(saved(text, tmp_path), {"shape": (2,)})
+    compilation.graph.outputs[0].shape = None  # as of an operator that no rule infers
+    proto = onnx.load(exported(compilation.model, tmp_path))
+    onnx.checker.check_model(proto, full_check=True)
+    dims = proto.graph.output[0].type.tensor_type.shape.dim
+    assert [(d.dim_param, d.dim_value) for d in dims] == [("a", 0), ("", 3)]

@@ -55,6 +55,24 @@ def test_a_node_that_was_raised_and_not_rewritten_has_its_original_spelling(tmp_
     assert raised.opset_imports[""] == 21
 
 
+@pytest.mark.parametrize("opset", [9, 11, 12, 13])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_a_softmax_along_any_axis_is_written_in_opsets_that_had_none(
+    op: str, opset: int, tmp_path: Path
+) -> None:
+    text = (
+        f"g (float[2,3,4,5] x) => (float[2,3,4,5] y, float[2,3,4,5] z) {{ y = {op}<axis=1>(x) z = {op}(y) }}"
+    )
+    path = model_of(text, tmp_path, 13)
+    back = written(at_opset(manipulation.typed(load(path).model), opset), tmp_path / "back.onnx")
+    count = [n.op_type for n in onnx.load(back).graph.node].count("Transpose")
+    assert count == (0 if opset == 13 else 2)
+    fed = drawn(path)
+    expected = runtime(path, fed)
+    for name, found in runtime(back, fed).items():
+        np.testing.assert_allclose(found, expected[name], atol=1e-6)
+
+
 @pytest.mark.parametrize("opset", [11, 12, 13, 18, 20, 23, NEWEST])
 def test_another_opset_computes_the_same(opset: int, tmp_path: Path) -> None:
     path = model_of(AXES, tmp_path, 10)
@@ -83,9 +101,10 @@ def test_nodes_without_a_spelling_are_named_all_at_once(tmp_path: Path) -> None:
 
 
 def test_a_spelling_that_would_mean_something_else_is_refused(tmp_path: Path) -> None:
-    """Softmax over an inner axis: before 13 it coerced its operand to a matrix."""
-    text = "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 1>(x) }"
+    """Softmax of unknown rank: before 13 it coerced its operand to a matrix, by an axis counted from the front."""
+    text = "g (float[2,3,4] x, int64[3] s) => (float[2,3,4] y) { r = Reshape(x, s) y = Softmax<axis = 1>(r) }"
     model = manipulation.typed(load(model_of(text, tmp_path, 13)).model)
+    next(n for n in model.graph if n.op_type == "Reshape").outputs[0].shape = None
     with pytest.raises(OpsetError, match="Softmax"):
         at_opset(model, 12)
     last = "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = -1>(x) }"

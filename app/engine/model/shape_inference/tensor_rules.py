@@ -13,6 +13,7 @@ from app.engine.model.shape_inference.ml_rules import ML_RULES
 from app.engine.model.shape_inference.window_rules import WINDOW_RULES, Corrected
 
 LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
+LARGEST_RANK = 64
 NEWEST = 1 << 30  # beyond every version of an operator set
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
 
@@ -59,6 +60,31 @@ def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
         context.set_shape(node.outputs[0], ir.Shape(dims))
     if x.dtype is not None:
         context.set_dtype(node.outputs[0], x.dtype)
+
+
+def _bounded_slice(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Slice along an axis of unknown extent: what is taken may end early, so its extent is unknown too.
+
+    The library takes all that the bounds span.
+    """
+    known(context, node)
+    x, y = graph.operand(node, 0), node.outputs[0]
+    if x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
+        return
+    dims = [
+        context.new_symbolic_dim() if n and isinstance(n, int) and not isinstance(whole, int) else n
+        for whole, n in zip(x.shape, y.shape)
+    ]
+    if dims != list(y.shape):
+        y.shape = ir.Shape(dims)
+
+
+def _ranked_constant(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
+    """ConstantOfShape of a shape that is computed: its length is the rank."""
+    known(context, node)
+    shape, y = graph.shape(graph.operand(node, 0)), node.outputs[0]
+    if y.shape is None and shape is not None and len(shape) == 1 and shape[0] <= LARGEST_RANK:
+        context.set_shape(y, ir.Shape([context.new_symbolic_dim() for _ in range(shape[0])]))
 
 
 def trip_count(node: ir.Node) -> int | None:
@@ -124,6 +150,8 @@ SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
 # By operator of ai.onnx, and the half-open range of versions: rules that are given the library's own.
 CORRECTED: tuple[tuple[str, int, int, Corrected], ...] = (
     ("BatchNormalization", 1, 14, _with_statistics),
+    ("ConstantOfShape", 9, NEWEST, _ranked_constant),
+    ("Slice", 10, NEWEST, _bounded_slice),
     ("Split", 13, NEWEST, partial(_guarded, unknown_split)),
     ("Squeeze", 13, NEWEST, partial(_guarded, unknown_squeeze)),
     *((op, since, NEWEST, correct) for op, since, correct in WINDOW_RULES),

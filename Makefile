@@ -73,7 +73,7 @@ cuda-kernels: $(VENV)/.installed-test
 core-operators: $(VENV)/.installed
 	$(BIN)/python -m app.engine.entry.core_operators --docs > docs/core-operators.md
 
-# Symbols that MXNet 1.9.1 writes, in an environment of its own, give its outputs. It needs Python 3.8 to 3.11.
+# Symbols that MXNet 1.9.1 writes, in an environment of its own, give its outputs; models go out and give theirs in it. It needs Python 3.8 to 3.11.
 MXNET := build/mxnet
 $(MXNET)/.installed:
 	$(PYTHON) -m venv $(MXNET)
@@ -84,6 +84,13 @@ test-mxnet: $(VENV)/.installed-test $(MXNET)/.installed
 	rm -rf $(MXNET)/cases
 	$(MXNET)/bin/python -W ignore tests/mxnet/cases.py $(MXNET)/cases
 	$(BIN)/python -m tests.mxnet $(MXNET)/cases
+	rm -rf $(MXNET)/graphs $(MXNET)/models
+	$(BIN)/python -m tests.mxnet.outward write $(MXNET)/graphs
+	$(BIN)/python -m tests.mxnet.outward write $(MXNET)/models $(wildcard ../shared/data/models ../shared/data/zoo/small build/models)
+	$(MXNET)/bin/python -W ignore tests/mxnet/run.py $(MXNET)/graphs
+	$(MXNET)/bin/python -W ignore tests/mxnet/run.py $(MXNET)/models
+	$(BIN)/python -m tests.mxnet.outward check $(MXNET)/graphs
+	$(BIN)/python -m tests.mxnet.outward check $(MXNET)/models all
 
 # ONNX backend tests over our executor.
 conformance: $(VENV)/.installed-test

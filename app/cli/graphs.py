@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli import service
-from app.cli.submit import beside, names, pairs
+from app.cli.explain import bindings
+from app.cli.submit import add_repeatable_arguments, beside, names, pairs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from app.engine.entry.derive import Source
+
+SYMBOL = "-symbol.json"  # end of a name
 
 _Run = Callable[[argparse.Namespace], None]
 
@@ -124,20 +127,43 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
     )
     add_out(parser)
     parser.add_argument("--opset", type=int, help="version of the standard operators (default: as it is)")
+    add_repeatable_arguments(parser, "--input", "--value")
 
 
 @in_process
 def convert(arguments: argparse.Namespace) -> None:
-    """Write the model; but for the opset, all stays as it is spelled."""
-    from app.engine.report.opset import at_opset
+    """Write the model; as ONNX all stays as it is spelled, but for the opset.
 
+    Raises:
+        InputError: an option is of the other format.
+    """
+    from app.engine.report.opset import at_opset
+    from app.engine.types.errors import InputError
+
+    if arguments.out.name.endswith(SYMBOL):
+        return _convert_to_symbol(arguments)
+    if arguments.input or arguments.value:
+        raise InputError(f"--input and --value are of symbols; expected a name that ends with {SYMBOL}")
     model = source(arguments.model).read()
-    write(model if arguments.opset is None else at_opset(model, arguments.opset), arguments)
+    return write(model if arguments.opset is None else at_opset(model, arguments.opset), arguments)
+
+
+def _convert_to_symbol(arguments: argparse.Namespace) -> None:
+    """Write NAME-symbol.json and, beside it, NAME-0000.params."""
+    from app.engine.entry.symbols import to_symbol
+    from app.engine.types.errors import InputError
+
+    if arguments.opset is not None or arguments.external_data:
+        raise InputError("--opset and --external-data are of ONNX files; a symbol has neither")
+    given = source(arguments.model)
+    beside_it = arguments.out.with_name(f"{arguments.out.name.removesuffix(SYMBOL)}-0000.params")
+    to_symbol(given.path, given.external, bindings(arguments)).save(arguments.out, beside_it)
+    print(arguments.out, beside_it, sep="\n")
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
     """The file that is written, and where its weights lie."""
-    parser.add_argument("out", type=Path, help="ONNX file to write")
+    parser.add_argument("out", type=Path, help="ONNX file to write; of convert also NAME-symbol.json")
     parser.add_argument(
         "--external-data", action="store_true", help="large weights go to a file beside it, OUT.data"
     )

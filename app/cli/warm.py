@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.cli.submit import beside
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Models, and the threads that jobs will ask for."""
     parser.add_argument(
-        "models", nargs="*", metavar="SAMPLE|PATH", help="samples or ONNX files (default: all samples)"
+        "models",
+        nargs="*",
+        metavar="SAMPLE|PATH",
+        help="samples, ONNX files or symbols (default: all samples)",
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
     parser.add_argument(
@@ -77,7 +81,9 @@ def canonical(path: Path, target: str, options: "Options") -> "Compilation":
     from app.engine.types.options import Bindings
     from app.engine.types.target import find
 
-    return session.canonical(load(path), find(target), options, Bindings(), load_registry())
+    return session.canonical(
+        load(path, external=beside(path)), find(target), options, Bindings(), load_registry()
+    )
 
 
 def _warm_gpu(target: str, options: "Options", path: Path, progress: "Progress") -> str:

@@ -59,6 +59,10 @@ class OpsetError(GraphError, code="opset-unsupported"):
     """An opset newer than this version of the engine knows."""
 
 
+class SymbolError(GraphError, code="symbol-unsupported"):
+    """Nodes that MXNet has no spelling of."""
+
+
 class DtypeError(GraphError, code="dtype-unsupported"):
     """A data type that nothing here can store or compute."""
 

@@ -15,7 +15,7 @@ Source: the format that apache/mxnet 1.9.1 writes (`NDArray::Save`).
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,46 @@ def read(path: Path, title: str, limits: Limits) -> dict[str, Parameter]:
         if parameter is not None:
             found[plain] = parameter
     return found
+
+
+def write(path: Path, arrays: Mapping[str, Parameter]) -> None:
+    """Write arrays under their names, prefixes included, in the format V2; deterministic."""
+    with path.open("wb") as file:
+        file.write(struct.pack("<3Q", LIST, 0, len(arrays)))
+        for parameter in arrays.values():
+            for piece in _pieces(parameter):
+                file.write(piece)
+        file.write(struct.pack("<Q", len(arrays)))
+        for name in arrays:
+            encoded = name.encode()
+            file.write(struct.pack("<Q", len(encoded)) + encoded)
+
+
+def _pieces(parameter: Parameter) -> Iterator[bytes | memoryview]:
+    array = np.ascontiguousarray(parameter.array)
+    number = next(n for n, (kind, _) in STORAGE.items() if kind == parameter.storage)
+    data: Array = array
+    indices: tuple[Array, ...] = ()
+    if parameter.storage == "row_sparse":
+        rows = np.flatnonzero(array.reshape(len(array), -1).any(axis=1))
+        data, indices = array[rows], (rows,)
+    elif parameter.storage == "csr":
+        at, columns = np.nonzero(array)
+        data, indices = array[at, columns], (np.searchsorted(at, np.arange(len(array) + 1)), columns)
+    numbers = {dtype: n for n, dtype in DTYPES.items()}
+    yield struct.pack("<Ii", V2, number)
+    if indices:
+        yield _shape(data.shape)
+    yield _shape(array.shape) + struct.pack("<iii", 1, 0, numbers[array.dtype])
+    for part in indices:
+        yield struct.pack("<i", numbers[np.dtype("i8")]) + _shape(part.shape)
+    yield data.tobytes()
+    for part in indices:
+        yield part.astype("<i8").tobytes()
+
+
+def _shape(shape: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<i{len(shape)}q", len(shape), *shape)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from app.engine.types.limits import Limits
 VARIABLE = "null"  # operator of a variable
 LARGEST = 2**26  # byte; the symbol of a network of a thousand layers has about 2^20
 _ATTRIBUTES = ("param", "attr", "attrs")  # keys under which releases wrote them, the latest last
+_VERSION = 10901  # of MXNet
 _OPENING = 64  # byte of a file that tell its kind
 
 Entry = tuple[int, int]  # (node, output)
@@ -68,6 +69,30 @@ def read(path: Path, limits: Limits) -> Symbol:
             f"the file begins as a symbol of MXNet but is no JSON: {str(cause)[:200]}"
         ) from None
     return _Reader(limits).symbol(found, "the symbol", 0)
+
+
+def write(path: Path, symbol: Symbol) -> None:
+    """Write a symbol as MXNet 1.9.1 does; the same symbol gives the same bytes."""
+    path.write_text(
+        json.dumps(_json(symbol) | {"attrs": {"mxnet_version": ["int", _VERSION]}}, indent=2) + "\n"
+    )
+
+
+def _json(symbol: Symbol) -> dict[str, Any]:
+    nodes = []
+    for node in symbol.nodes:
+        found: dict[str, Any] = {"op": node.op, "name": node.name}
+        if node.attributes:
+            found["attrs"] = dict(node.attributes)
+        found["inputs"] = [[*entry, 0] for entry in node.inputs]
+        if node.subgraphs:
+            found["subgraphs"] = [_json(nested) for nested in node.subgraphs]
+        nodes.append(found)
+    return {
+        "nodes": nodes,
+        "arg_nodes": list(symbol.variables),
+        "heads": [[*head, 0] for head in symbol.heads],
+    }
 
 
 @dataclass(slots=True)

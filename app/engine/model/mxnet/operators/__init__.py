@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping
 
-from app.engine.model.mxnet.operators import control_flow, elementwise, indexing, neural, recurrent, shapes
+from app.engine.model.mxnet.operators import (
+    control_flow,
+    elementwise,
+    indexing,
+    neural,
+    quantized,
+    recurrent,
+    shapes,
+)
 from app.engine.model.mxnet.operators.elementwise import Translation
 
 ROWS: Mapping[str, Translation] = {
@@ -12,5 +20,6 @@ ROWS: Mapping[str, Translation] = {
     **indexing.ROWS,
     **recurrent.ROWS,
     **control_flow.ROWS,
+    **quantized.ROWS,
 }
 OPERANDS = neural.OPERANDS

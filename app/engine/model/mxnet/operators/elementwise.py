@@ -42,9 +42,10 @@ def _logical(op: str) -> Binary:
 
 def _mod(c: Call, a: ir.Value, b: ir.Value) -> ir.Value:
     """A - floor(a / b) b, as Python has it, and 0 where b is 0."""
-    if not c.dtype(a).is_floating_point():
-        raise c.error(f"the remainder of {c.dtype(a).name}; expected floats")
     zero = c.const(0, a)
+    if not c.dtype(a).is_floating_point():
+        none = c.one("Equal", b, zero)
+        return c.one("Where", none, zero, c.one("Mod", a, c.one("Where", none, c.const(1, a), b)))
     whole = c.one("Mul", c.one("Floor", c.one("Div", a, b)), b)
     return c.one("Where", c.one("Equal", b, zero), zero, c.one("Sub", a, whole))
 
@@ -114,7 +115,7 @@ def _binary_rows() -> Iterable[tuple[str, Translation]]:
                     yield spelled, _with_scalar(function, is_reversed=True)
 
 
-_UNARY: Mapping[str, str] = {
+UNARY: Mapping[str, str] = {
     "relu": "Relu",
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
@@ -202,7 +203,7 @@ def _hard_sigmoid(c: Call) -> ir.Value:
     return c.one("HardSigmoid", c.inputs[0], alpha=alpha, beta=beta)
 
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "relu": "Relu",
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
@@ -212,7 +213,7 @@ _ACTIVATIONS = {
 
 
 def _activation(c: Call) -> ir.Value:
-    return c.one(_ACTIVATIONS[c.attributes.text("act_type", "", _ACTIVATIONS)], c.inputs[0])
+    return c.one(ACTIVATIONS[c.attributes.text("act_type", "", ACTIVATIONS)], c.inputs[0])
 
 
 def _prelu(c: Call) -> ir.Value:
@@ -334,7 +335,7 @@ def _inverse(function: Translation) -> Translation:
 
 ROWS: Mapping[str, Translation] = {
     **dict(_binary_rows()),
-    **{name: _first(op) for name, op in _UNARY.items()},
+    **{name: _first(op) for name, op in UNARY.items()},
     "_grad_add": plain("Add"),
     "_scatter_elemwise_div": plain("Div"),
     **dict.fromkeys(("add_n", "ElementWiseSum", "_sum"), plain("Sum")),

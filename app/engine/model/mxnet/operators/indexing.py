@@ -22,13 +22,16 @@ def _reduced_axes(c: Call) -> tuple[int, ...] | None:
 
 
 def _reduction(op: str) -> Translation:
-    """A reduction; that of all axes has the shape [1] unless it keeps them."""
+    """A reduction; that of all axes has the shape [1] unless it keeps them: MXNet has no scalars."""
 
     def translated(c: Call) -> ir.Value:
         axes, keeps = _reduced_axes(c), c.attributes.flag("keepdims")
         c.attributes.flag("safe_accumulation")
         found = c.one(op, c.inputs[0], *([c.ints(*axes)] if axes else []), keepdims=int(keeps))
-        return c.one("Reshape", found, c.ints(1)) if axes is None and not keeps else found
+        rank = None if c.inputs[0].shape is None else len(c.inputs[0].shape)
+        return (
+            c.one("Reshape", found, c.ints(1)) if not keeps and (axes is None or len(axes) == rank) else found
+        )
 
     return translated
 
@@ -50,7 +53,9 @@ def _arg(op: str) -> Translation:
     def translated(c: Call) -> ir.Value:
         x, keeps = c.inputs[0], c.attributes.flag("keepdims")
         if c.attributes.given("axis"):
-            return c.cast(c.one(op, x, axis=c.attributes.integer("axis"), keepdims=int(keeps)), c.dtype(x))
+            is_list = x.shape is not None and len(x.shape) == 1
+            axis = c.attributes.integer("axis")
+            return c.cast(c.one(op, x, axis=axis, keepdims=int(keeps or is_list)), c.dtype(x))
         if keeps:
             raise c.error("keepdims without an axis is not supported; expected an axis")
         return c.cast(c.one(op, c.one("Reshape", x, c.ints(-1)), axis=0, keepdims=1), c.dtype(x))
@@ -114,6 +119,15 @@ def _gather_nd(c: Call) -> ir.Value:
     x, indices = c.inputs
     order = (*range(1, c.rank(indices)), 0)
     return c.one("GatherND", x, c.cast(c.one("Transpose", indices, perm=order), ir.DataType.INT64))
+
+
+def _scatter_nd(c: Call) -> ir.Value:
+    """Elements of zeros replaced."""
+    updates, indices = c.inputs
+    order = (*range(1, c.rank(indices)), 0)
+    places = c.cast(c.one("Transpose", indices, perm=order), ir.DataType.INT64)
+    zeros = c.one("Expand", c.const(0, updates), c.ints(*c.attributes.integers("shape")))
+    return c.one("ScatterND", zeros, places, updates)
 
 
 def _sorted(c: Call, k: int, *, ascends: bool) -> tuple[ir.Value, ir.Value]:
@@ -282,6 +296,7 @@ ROWS: Mapping[str, Translation] = {
     "batch_take": _batch_take,
     "one_hot": _one_hot,
     "gather_nd": _gather_nd,
+    "scatter_nd": _scatter_nd,
     "topk": _topk,
     "sort": _sort,
     "argsort": _argsort,

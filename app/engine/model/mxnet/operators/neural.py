@@ -8,10 +8,10 @@ import onnx_ir as ir
 from app.engine.model.mxnet.builder import Call
 from app.engine.model.mxnet.operators.elementwise import Translation, Values
 
-_LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")  # the others, MXNet computes on GPUs alone
+LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")  # the others, MXNet computes on GPUs alone
 
 
-def _window(c: Call) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
+def window(c: Call) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
     """Kernel, strides, and pads at both ends."""
     kernel = c.attributes.integers("kernel")
     stride = c.attributes.integers("stride", (1,) * len(kernel)) or (1,) * len(kernel)
@@ -32,9 +32,9 @@ def _bias(c: Call) -> tuple[ir.Value, ...]:
 
 
 def _convolution(c: Call) -> ir.Value:
-    c.attributes.text("layout", "None", _LAYOUTS)
+    c.attributes.text("layout", "None", LAYOUTS)
     c.attributes.integer("num_filter")
-    kernel, stride, pads = _window(c)
+    kernel, stride, pads = window(c)
     return c.one(
         "Conv",
         *c.inputs[:2],
@@ -48,11 +48,11 @@ def _convolution(c: Call) -> ir.Value:
 
 
 def _deconvolution(c: Call) -> ir.Value:
-    c.attributes.text("layout", "None", _LAYOUTS)
+    c.attributes.text("layout", "None", LAYOUTS)
     c.attributes.integer("num_filter")
     if c.attributes.integers("target_shape", ()):
         raise c.error("target_shape is not supported; expected pad and adj")
-    kernel, stride, pads = _window(c)
+    kernel, stride, pads = window(c)
     return c.one(
         "ConvTranspose",
         *c.inputs[:2],
@@ -138,8 +138,9 @@ def _pooled(c: Call, kind: str, window: dict[str, object], ceil: bool) -> ir.Val
     return found
 
 
-def _pooling(c: Call) -> ir.Value:
-    c.attributes.text("layout", "None", _LAYOUTS)
+def pooling(c: Call) -> ir.Value:
+    """The largest, the average, the sum or the norm of windows."""
+    c.attributes.text("layout", "None", LAYOUTS)
     kind = c.attributes.text("pool_type", "max", ("max", "avg", "sum", "lp"))
     convention = c.attributes.text("pooling_convention", "valid", ("valid", "full"))
     for name in ("kernel", "stride", "pad", "count_include_pad", "p_value"):
@@ -151,9 +152,9 @@ def _pooling(c: Call) -> ir.Value:
         if kind == "lp":
             return c.one("GlobalLpPool", x, p=c.attributes.integer("p_value"))
         return c.one("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", x)
-    kernel, stride, pads = _window(c)
-    window: dict[str, object] = {"kernel_shape": kernel, "strides": stride, "pads": pads}
-    return _pooled(c, kind, window, convention == "full")
+    kernel, stride, pads = window(c)
+    options: dict[str, object] = {"kernel_shape": kernel, "strides": stride, "pads": pads}
+    return _pooled(c, kind, options, convention == "full")
 
 
 def _adaptive_pool(c: Call) -> ir.Value:
@@ -260,7 +261,7 @@ def clipped(c: Call, indices: ir.Value, size: ir.Value) -> ir.Value:
     return c.one("Min", c.one("Max", whole, c.ints(0)), last)
 
 
-def _embedding(c: Call) -> ir.Value:
+def embedding(c: Call) -> ir.Value:
     """Rows of the weight; indices outside of it are those of its edges."""
     c.attributes.integer("input_dim")
     c.attributes.integer("output_dim")
@@ -285,7 +286,7 @@ ROWS: Mapping[str, Translation] = {
     "FullyConnected": _fully_connected,
     **dict.fromkeys(("BatchNorm", "BatchNorm_v1", "CuDNNBatchNorm"), _batch_norm),
     "_contrib_SyncBatchNorm": _batch_norm,
-    **dict.fromkeys(("Pooling", "Pooling_v1"), _pooling),
+    **dict.fromkeys(("Pooling", "Pooling_v1"), pooling),
     "_contrib_AdaptiveAvgPooling2D": _adaptive_pool,
     "LRN": _lrn,
     "InstanceNorm": _instance_norm,
@@ -295,7 +296,7 @@ ROWS: Mapping[str, Translation] = {
     **dict.fromkeys(("Pad", "pad"), _pad),
     "UpSampling": _up_sampling,
     "_contrib_BilinearResize2D": _bilinear_resize,
-    **dict.fromkeys(("Embedding", "_contrib_SparseEmbedding"), _embedding),
+    **dict.fromkeys(("Embedding", "_contrib_SparseEmbedding"), embedding),
     "Dropout": _dropout,
 }
 # Operands of layers: those that have no data are looked up by the name of the node and theirs.
@@ -309,5 +310,6 @@ OPERANDS: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("InstanceNorm", "LayerNorm", "GroupNorm"), ("data", "gamma", "beta")),
     **dict.fromkeys(("Embedding", "_contrib_SparseEmbedding"), ("data", "weight")),
+    **dict.fromkeys(("_contrib_quantized_conv", "_contrib_quantized_fully_connected"), ("data", "weight")),
     "RNN": ("data", "parameters", "state", "state_cell"),
 }

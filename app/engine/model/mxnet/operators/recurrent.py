@@ -24,7 +24,7 @@ class _Cell:
     activation: str = ""
 
 
-_CELLS = {
+CELLS = {
     "lstm": _Cell("LSTM", (0, 3, 1, 2)),
     "gru": _Cell("GRU", (1, 0, 2)),
     "rnn_relu": _Cell("RNN", (0,), "Relu"),
@@ -122,8 +122,8 @@ def _state(c: Call, slot: int, layer: int, sizes: _Sizes) -> ir.Value:
 
 def _rnn(c: Call) -> Values:
     """The output of the last layer, then the last states of all, if they are asked for."""
-    mode = c.attributes.text("mode", "", _CELLS)
-    cell = _CELLS[mode]
+    mode = c.attributes.text("mode", "", CELLS)
+    cell = CELLS[mode]
     for name in ("projection_size", "lstm_state_clip_min", "lstm_state_clip_max"):
         if c.attributes.given(name):
             raise c.error(f"{name} is not supported; expected None")

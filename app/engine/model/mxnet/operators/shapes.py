@@ -104,8 +104,12 @@ def _swap_axes(c: Call) -> ir.Value:
 
 
 def _squeeze(c: Call) -> ir.Value:
-    axes = c.attributes.integers("axis", ())
-    return c.one("Squeeze", c.inputs[0], *([c.ints(*axes)] if axes else []))
+    """Without axes of one; a single element is a list, for MXNet has no scalars."""
+    x, axes = c.inputs[0], c.attributes.integers("axis", ())
+    dims = c.dims(x)
+    if dims is not None and (set(dims) == {1} if not axes else len(axes) == len(dims)):
+        return c.one("Reshape", x, c.ints(1))
+    return c.one("Squeeze", x, *([c.ints(*axes)] if axes else []))
 
 
 def _slice(c: Call) -> ir.Value:

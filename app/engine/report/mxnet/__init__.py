@@ -1,0 +1,1 @@
+"""Graphs written as symbols of MXNet 1.9.1, in its plain operators."""

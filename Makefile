@@ -78,6 +78,8 @@ test-mxnet: $(VENV)/.installed-test $(MXNET)/.installed
 	rm -rf $(MXNET)/cases
 	$(MXNET)/bin/python -W ignore tests/mxnet/cases.py $(MXNET)/cases
 	$(BIN)/python -m tests.mxnet $(MXNET)/cases
+	$(MXNET)/bin/python -W ignore tests/mxnet/training_graphs.py $(MXNET)/training.jsonl 1000
+	$(BIN)/python -m tests.mxnet.training_storage $(MXNET)/training.jsonl
 
 # ONNX backend tests over our executor.
 conformance: $(VENV)/.installed-test

@@ -173,6 +173,7 @@ class Compilation:
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
     concessions: MemoryConcessions = field(default_factory=MemoryConcessions)
+    symbol: ir.Graph | None = None  # the nodes of the symbol of MXNet that the model was read from
     # Bytes below which no rows for the groups stay, in any order; None where it was not computed.
     row_bound: int | None = None
     assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured

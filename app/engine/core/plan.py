@@ -175,6 +175,7 @@ class Compilation:
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
     outside_core: tuple[OutsideNode, ...] = ()  # nodes of the canonical graph that are not expressed
     concessions: MemoryConcessions = field(default_factory=MemoryConcessions)
+    symbol: ir.Graph | None = None  # the nodes of the symbol of MXNet that the model was read from
     # Bytes below which no rows for the groups stay, in any order; None where it was not computed.
     row_bound: int | None = None
     assignment: Mapping[str, str] = field(default_factory=dict)  # by node: `backend#part`, as measured

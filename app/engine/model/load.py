@@ -23,7 +23,8 @@ from onnx_ir.serde import SerdeError
 from app.engine.model import external_data, inspection, validate_proto
 from app.engine.model.inspection import Inspection
 from app.engine.model.mxnet import convert as symbols
-from app.engine.model.mxnet.symbol_file import is_symbol
+from app.engine.model.mxnet import symbol_file
+from app.engine.model.mxnet.operator_graph import operator_graph
 from app.engine.model.proto_graphs import all_graphs, all_nodes, nodes_of
 from app.engine.model.runtime_operators import spellings
 from app.engine.model.schema_check import domain_of
@@ -50,11 +51,13 @@ class Loaded:
             topological order; no initializer is an input.
         notes: what was done to the file, or could not be.
         original_nodes: of the file, nested graphs included.
+        symbol: the nodes of a symbol of MXNet as it spells them.
     """
 
     model: ir.Model
     notes: tuple[str, ...]
     original_nodes: int
+    symbol: ir.Graph | None = None
 
 
 def load(
@@ -106,7 +109,8 @@ def load(
             model.graph.initializers[name].metadata_props[DECLARED] = storage
     model.ir_version = max(proto.ir_version, IR_VERSION)
     model.opset_imports.setdefault("", floor)
-    return Loaded(model, tuple(notes), nodes)
+    symbol = operator_graph(symbol_file.read(path, limits)) if symbol_file.is_symbol(path) else None
+    return Loaded(model, tuple(notes), nodes, symbol)
 
 
 def read(path: Path, external: Mapping[str, Path] | None = None, limits: Limits = Limits()) -> ir.Model:  # noqa: B008  # frozen
@@ -153,7 +157,7 @@ def parse(path: Path, external: Mapping[str, Path], limits: Limits) -> tuple[onn
         raise ModelTooLargeError(f"the file has {size} byte, allowed are {limits.nbytes}")
     if size == 0:
         raise NotOnnxError("the file is empty")
-    proto = symbols.read(path, external, limits) if is_symbol(path) else _message(path)
+    proto = symbols.read(path, external, limits) if symbol_file.is_symbol(path) else _message(path)
     if not proto.graph.output:
         raise GraphError("the graph has no outputs")
     if not proto.opset_import:

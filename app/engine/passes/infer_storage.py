@@ -12,8 +12,11 @@ from app.engine.core.cache import Cache
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.storage.casts import insert_casts
-from app.engine.storage.inference import inferred
+from app.engine.storage.inference import StorageColumns, inferred
 from app.engine.types.storage import DispatchMode, StorageKind, StorageType
+
+_DENSE: StorageKind = "default"
+_SHOWN = 20  # values that a note names
 
 
 @dataclass(frozen=True)
@@ -44,23 +47,26 @@ class InferStorage:
 
     def _as_mxnet(self, compilation: Compilation) -> Compilation:
         found = inferred(compilation.graph, compilation.registry, undeclared="default")
-        storage = {
-            v: storage_type(v, compilation.cache, found.kinds[v]) for v in graph.values(compilation.graph)
-        }
+        # MXNet infers without shapes; here a buffer of csr is a matrix, and other values are stored dense.
+        shapeless = [v for v, kind in found.kinds.items() if kind == "csr" and len(graph.shape(v) or ()) != 2]
+        kinds = {**found.kinds, **dict.fromkeys(shapeless, _DENSE)}
+        storage = {v: storage_type(v, compilation.cache, kinds[v]) for v in graph.values(compilation.graph)}
         for node in compilation.graph:
-            densities = [
-                storage[v].density for v in node.inputs if v is not None and found.kinds[v] != "default"
-            ]
+            densities = [storage[v].density for v in node.inputs if v is not None and kinds[v] != "default"]
             for value in node.outputs:
                 if storage[value].kind != "default":
                     # A result is at most as full as its operands together; a dense operand fills it.
                     bound = min(1.0, sum(densities)) if densities else 1.0
                     storage[value] = replace(storage[value], density=bound)
-        counts = {m: sum(mode is m for mode in found.modes.values()) for m in DispatchMode}
-        told = ", ".join(f"{n} {m.value}" for m, n in counts.items() if n)
-        note = f"storage types as MXNet 1.9 infers them, in {found.sweeps} sweeps: {told}"
+        notes = [f"storage types as MXNet 1.9 infers them, in {found.sweeps} sweeps: {_counted(found)}"]
+        if shapeless:
+            named = ", ".join(repr(v.name) for v in shapeless[:_SHOWN])
+            notes.append(f"csr for MXNet, stored dense because they are no matrices: {named}")
+        if compilation.symbol is not None:
+            told = _counted(inferred(compilation.symbol, compilation.registry))
+            notes.append(f"nodes of the symbol as MXNet 1.9 dispatches them: {told}")
         compilation = compilation.with_plan(storage=storage)
-        compilation = replace(compilation, notes=(*compilation.notes, note))
+        compilation = replace(compilation, notes=(*compilation.notes, *notes))
         cast, modes = insert_casts(compilation, found.modes, PlanningContext.of(compilation, storage))
         return cast.with_plan(dispatch=self._dispatch(cast, modes))
 
@@ -75,6 +81,11 @@ class InferStorage:
             return modes.get(node, DispatchMode.COMPUTE)
 
         return {node: mode(node) for node in compilation.graph}
+
+
+def _counted(columns: StorageColumns) -> str:
+    counts = {m: sum(mode is m for mode in columns.modes.values()) for m in DispatchMode}
+    return ", ".join(f"{n} {m.value}" for m, n in counts.items() if n)
 
 
 def storage_type(value: ir.Value, cache: Cache, kind: StorageKind = "default") -> StorageType:

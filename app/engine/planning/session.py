@@ -93,7 +93,7 @@ def canonical(
     """
     target = with_backends(target, options.backends)
     registry.check(target.backends)
-    compilation = Compilation(loaded.model, target, registry, options, bindings)
+    compilation = Compilation(loaded.model, target, registry, options, bindings, symbol=loaded.symbol)
     *portable, rewriting = FRONTEND_PASSES
     done = len(portable)
     compilation = pipeline.run(

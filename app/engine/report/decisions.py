@@ -15,6 +15,7 @@ from app.engine.core.signature import signature
 from app.engine.cost import roofline
 from app.engine.layouts.conversions import conversion
 from app.engine.report.report import finite, layout_json, operators, plain, storage_json
+from app.engine.storage.inference import inferred
 from app.engine.types.layout import Layout
 from app.engine.types.storage import DispatchMode
 
@@ -31,7 +32,26 @@ def decisions_json(compilation: Compilation) -> Json:
         "schema": "stowplan.decisions/1",
         "outside_core": [dataclasses.asdict(node) for node in compilation.outside_core],
         "decisions": _decisions(compilation),
+        "symbol": _symbol_nodes(compilation),
     }
+
+
+def _symbol_nodes(compilation: Compilation) -> list[Json] | None:
+    """Storage types and dispatch mode of every node of a symbol as MXNet infers them, with its semantics."""
+    symbol = compilation.symbol
+    if symbol is None or compilation.options.semantics != "mxnet-1.9":
+        return None
+    columns = inferred(symbol, compilation.registry)
+    return [
+        {
+            "name": node.name or "",
+            "op": node.op_type,
+            "inputs": [columns.kinds[v] for v in node.inputs if v is not None],
+            "outputs": [columns.kinds[v] for v in node.outputs],
+            "dispatch": columns.modes[node].value,
+        }
+        for node in symbol
+    ]
 
 
 def _decisions(compilation: Compilation, around: str = "", parent: str | None = None) -> list[Json]:

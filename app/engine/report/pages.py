@@ -38,6 +38,7 @@ def report_html(
             slowest=max((o["seconds"] for o in operators), default=0.0),
             decisions=rows[:LISTED],
             omitted=len(rows[LISTED:]),
+            symbol=(decisions["symbol"] or ())[:LISTED],
         )
     )
 

@@ -119,7 +119,13 @@ def _rules(node: ir.Node, registry: Registry) -> StorageRules:
         row = registry.operators.get((MXNET, symbol.op))
         if row is not None and row.storage is not None:
             rule, attributes = row.storage, symbol.attributes
-    return rule(attributes, len(_operands(node, registry)), len(node.outputs))
+    try:
+        return rule(attributes, len(_operands(node, registry)), len(node.outputs))
+    except (KeyError, ValueError) as cause:
+        raise GraphError(
+            f"{node.op_type} {node.name!r}: its attributes do not tell storage types: {cause}",
+            pointer=f"node:{node.name}",
+        ) from cause
 
 
 def _infer(node: ir.Node, kinds: Mapping[ir.Value, StorageKind], registry: Registry) -> Inferred:

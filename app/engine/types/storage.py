@@ -103,10 +103,16 @@ class StorageRules:
         rows: in order of preference.
         otherwise: storage type of outputs where no row applies and inputs are cast; None where that
             is an error.
+        mode: of nodes to which no row applies.
+        of_kinds: mode by all input kinds where no row applies, outputs are dense: for many inputs.
+        first: the first row that fits what is known decides, also while an input is not known.
     """
 
     rows: tuple[StorageRow, ...]
     otherwise: StorageKind | None = "default"
+    first: bool = False
+    mode: DispatchMode = DispatchMode.FALLBACK
+    of_kinds: Callable[[Kinds], DispatchMode | None] | None = None
 
 
 # From attributes and the numbers of inputs and outputs.
@@ -138,10 +144,13 @@ def parsed(text: str) -> tuple[StorageRow, ...]:
     for word in text.split():
         inputs, rest = word.split(">")
         outputs, mode = rest.split(":")
-        taken = tuple(LETTERS[letter] for letter in inputs)
-        given = tuple(LETTERS[letter] for letter in outputs)
-        found.append(StorageRow(taken, given, MODES[mode]))
+        found.append(StorageRow(parsed_kinds(inputs), parsed_kinds(outputs), MODES[mode]))
     return tuple(found)
+
+
+def parsed_kinds(letters: str) -> tuple[StorageKind, ...]:
+    """Storage types by the letters of LETTERS."""
+    return tuple(LETTERS[letter] for letter in letters)
 
 
 def infer(rules: StorageRules, inputs: Kinds, outputs: Kinds) -> Inferred | str:
@@ -152,15 +161,18 @@ def infer(rules: StorageRules, inputs: Kinds, outputs: Kinds) -> Inferred | str:
     """
     fitting = [row for row in rules.rows if _fits(row.inputs, inputs) and _fits(row.outputs, outputs)]
     if None in inputs:
-        if len(fitting) != 1:
+        if not fitting or (len(fitting) > 1 and not rules.first):
             return Inferred(inputs, outputs, None)
         return Inferred(fitting[0].inputs, fitting[0].outputs, fitting[0].mode)
     if fitting:
         return Inferred(inputs, fitting[0].outputs, fitting[0].mode)
+    mode = None if rules.of_kinds is None else rules.of_kinds(inputs)
+    if mode is not None:
+        return Inferred(inputs, parsed_kinds("d" * len(outputs)), mode)
     if rules.otherwise is None:
         told = ", ".join(f"({', '.join(map(str, row.inputs))})" for row in rules.rows)
         return f"takes storage types {told}; found ({', '.join(map(str, inputs))})"
-    return Inferred(inputs, tuple(k or rules.otherwise for k in outputs), DispatchMode.FALLBACK)
+    return Inferred(inputs, tuple(k or rules.otherwise for k in outputs), rules.mode)
 
 
 def _fits(row: Kinds, known: Kinds) -> bool:

@@ -4,9 +4,10 @@ Source: the format that apache/mxnet 1.9.1 writes (`Symbol.save`), and what olde
 under `attr` or `param`, inputs of two numbers.
 """
 
+import itertools
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ VARIABLE = "null"  # operator of a variable
 LARGEST = 2**26  # byte; the symbol of a network of a thousand layers has about 2^20
 _ATTRIBUTES = ("param", "attr", "attrs")  # keys under which releases wrote them, the latest last
 _VERSION = 10901  # of MXNet
+_MOST_OUTPUTS = 2**16  # of a node
 _OPENING = 64  # byte of a file that tell its kind
 
 Entry = tuple[int, int]  # (node, output)
@@ -24,13 +26,14 @@ Entry = tuple[int, int]  # (node, output)
 
 @dataclass(frozen=True, slots=True)
 class SymbolNode:
-    """A node of a symbol; `op` is VARIABLE for a variable."""
+    """A node of a symbol; `op` is VARIABLE for a variable, `outputs` the number of what it makes."""
 
     op: str
     name: str
     attributes: Mapping[str, str]
     inputs: tuple[Entry, ...]
     subgraphs: tuple["Symbol", ...] = ()
+    outputs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,8 @@ class _Reader:
         count = len(found["nodes"])
         nodes = tuple(self.node(node, (i, count), depth) for i, node in enumerate(found["nodes"]))
         heads = tuple(_entry(h, (count, count), f"{title}: head {i}") for i, h in enumerate(found["heads"]))
-        return Symbol(nodes, heads)
+        counts = _outputs(found, nodes, heads, title)
+        return Symbol(tuple(replace(n, outputs=c) for n, c in zip(nodes, counts)), heads)
 
     def node(self, found: Any, place: tuple[int, int], depth: int) -> SymbolNode:
         index = place[0]
@@ -135,6 +139,35 @@ class _Reader:
         return SymbolNode(op, name, _attributes(found, title), entries, nested)
 
 
+def _outputs(
+    found: Mapping[str, Any], nodes: Sequence[SymbolNode], heads: Sequence[Entry], title: str
+) -> list[int]:
+    """Outputs of every node: differences of `node_row_ptr`; those that are read, where a release wrote none.
+
+    Raises:
+        GraphError: the numbers are no such list, or more is read.
+    """
+    read = [1] * len(nodes)
+    for node, output in (*(entry for n in nodes for entry in n.inputs), *heads):
+        read[node] = max(read[node], output + 1)
+    pointers = found.get("node_row_ptr")
+    if pointers is None:
+        return read
+    expected = f"{title}: `node_row_ptr` must be a list of {len(nodes) + 1} whole numbers from 0 up"
+    if not isinstance(pointers, list) or len(pointers) != len(nodes) + 1 or pointers[0] != 0:
+        raise GraphError(expected)
+    if not all(type(n) is int for n in pointers):
+        raise GraphError(expected)
+    counts = [after - before for before, after in itertools.pairwise(pointers)]
+    for made, count, least in zip(nodes, counts, read):
+        if not least <= count <= _MOST_OUTPUTS:
+            raise GraphError(
+                f"{title}: `node_row_ptr` gives {made.op} {made.name!r} {count} outputs; expected {least} or "
+                "more, which are read"
+            )
+    return counts
+
+
 def _attributes(found: Mapping[str, Any], title: str) -> dict[str, str]:
     attributes: dict[str, str] = {}
     for key in _ATTRIBUTES:
@@ -154,7 +187,7 @@ def _entry(found: Any, place: tuple[int, int], title: str) -> Entry:
     node, output = found[:2]
     if before <= node < count:
         raise CyclicGraphError(f"{title}: node {node} does not come before it; {before} nodes do")
-    if not 0 <= node < before or not 0 <= output < 2**16:
+    if not 0 <= node < before or not 0 <= output < _MOST_OUTPUTS:
         raise GraphError(f"{title}: there is no output {output} of node {node}")
     return node, output
 

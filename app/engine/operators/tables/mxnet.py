@@ -7,8 +7,8 @@ Source: measured on MXNet 1.9.1, CPU with oneDNN, operator by operator (the verb
 what was not measured, such as bias operands, follows apache/mxnet src/operator.
 """
 
-import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -19,8 +19,8 @@ from app.engine.types.storage import (
     MXNET,
     Attributes,
     DispatchMode,
+    Kinds,
     StorageKind,
-    StorageRow,
     StorageRuleOf,
     StorageRules,
     dense,
@@ -28,9 +28,9 @@ from app.engine.types.storage import (
 )
 
 
-def table(text: str, otherwise: StorageKind | None = "default") -> StorageRuleOf:
+def table(text: str, otherwise: StorageKind | None = "default", *, first: bool = False) -> StorageRuleOf:
     """These rows whatever the attributes."""
-    rows = StorageRules(parsed(text), otherwise)
+    rows = StorageRules(parsed(text), otherwise, first)
     return lambda _attributes, _inputs, _outputs: rows
 
 
@@ -44,7 +44,7 @@ KINDS: Mapping[str, StorageKind] = {kind: kind for kind in LETTERS.values()}
 _PRODUCTS = {
     (False, False): "dd>d:F cd>d:X cr>d:X dc>c:X dc>d:X",
     (True, False): "dd>d:F cd>r:X cr>r:X cd>d:X",
-    (False, True): "dd>d:F",
+    (False, True): "dd>d:F dc>d:X",
     (True, True): "dd>d:F",
 }
 
@@ -61,7 +61,7 @@ def _dot(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
     if hint in KINDS:
         return StorageRules(tuple(r for r in rows if r.outputs == (hint,)), KINDS[hint])
     # What a csr operand alone would give is kept even where there is no kernel for it.
-    return StorageRules((*rows, *parsed("dc>c:B" if turned == (False, True) else "")))
+    return StorageRules((*parsed("dc>c:B" if turned == (False, True) else ""), *rows))
 
 
 def _concat(attributes: Attributes, inputs: int, _outputs: int) -> StorageRules:
@@ -75,14 +75,11 @@ def _sum_of(_attributes: Attributes, inputs: int, _outputs: int) -> StorageRules
     rows = list(parsed(f"{'d' * inputs}>d:X {'r' * inputs}>r:X"))
     if inputs == 3:
         rows += parsed("dcd>d:X")
-    if inputs > 4:
-        kinds: tuple[StorageKind, ...] = ("default", "row_sparse", "csr")
-        rows += [
-            StorageRow(combination, ("default",), DispatchMode.COMPUTE_EX)
-            for combination in itertools.product(kinds, repeat=inputs)
-            if "default" in combination
-        ]
-    return StorageRules(tuple(rows))
+    return StorageRules(tuple(rows), of_kinds=_dense_of_many)
+
+
+def _dense_of_many(kinds: Kinds) -> DispatchMode | None:
+    return DispatchMode.COMPUTE_EX if len(kinds) > 4 and "default" in kinds else None
 
 
 def _reduce(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
@@ -95,13 +92,62 @@ def _reduce(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules
 def _slice(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
     steps = attributes.get("step", "")
     plain = all(s.strip() in ("", "None", "1") for s in steps.strip("()[]").split(","))
-    return StorageRules(parsed("d>d:X c>c:X" if plain else "d>d:X"))
+    return StorageRules(parsed("d>d:X c>c:X" if plain else "d>d:F"))
 
 
-def _fully_connected(_attributes: Attributes, inputs: int, _outputs: int) -> StorageRules:
+def _fully_connected(_attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
     """Weight and bias may be row_sparse, data may not."""
-    rest = ("".join(kinds) for kinds in itertools.product("dr", repeat=inputs - 1))
-    return StorageRules(parsed(" ".join(f"d{kinds}>d:X" for kinds in rest)))
+
+    def mode(kinds: Kinds) -> DispatchMode | None:
+        taken = kinds[:1] == ("default",) and "csr" not in kinds
+        return DispatchMode.COMPUTE_EX if taken else None
+
+    return StorageRules((), of_kinds=mode)
+
+
+def _concat_gradient(attributes: Attributes, inputs: int, outputs: int) -> StorageRules:
+    """Gradients are dense whatever is stored; oneDNN splits dense ones along other axes than the first."""
+    mode = "F" if attributes.get("dim", "1") == "0" else "X"
+    return StorageRules(parsed(f"{'d' * inputs}>{'d' * outputs}:{mode}"), mode=DispatchMode.COMPUTE)
+
+
+def _fully_connected_gradient(_attributes: Attributes, inputs: int, outputs: int) -> StorageRules:
+    """Operands that are csr count as dense ones that oneDNN does not compute on."""
+    rules = dense(DispatchMode.COMPUTE_EX)({}, inputs, outputs)
+    return replace(rules, of_kinds=lambda kinds: None if "row_sparse" in kinds else DispatchMode.COMPUTE)
+
+
+def _by_activation(*kinds: str) -> StorageRuleOf:
+    """Dense operands in oneDNN for these of `act_type`, else without it."""
+
+    def rules(attributes: Attributes, inputs: int, outputs: int) -> StorageRules:
+        found = attributes.get("act_type", "leaky") in kinds
+        return dense(DispatchMode.COMPUTE_EX if found else DispatchMode.COMPUTE)(attributes, inputs, outputs)
+
+    return rules
+
+
+def _square_sum(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
+    """Sums of squares of row_sparse operands, which alone it takes."""
+    first = attributes.get("axis", "None").strip("()[], ").split(",")[0]
+    if first == "1" and _is_true(attributes, "keepdims"):
+        return StorageRules(parsed("r>r:X"), None)
+    return StorageRules(parsed("r>d:X" if first in ("0", "1") else ""), None)
+
+
+def _norm(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
+    """Sparse operands as a whole, csr along one axis too."""
+    axis = attributes.get("axis", "None").strip("()[], ")
+    if axis in ("None", ""):
+        return StorageRules(parsed("d>d:F r>d:X c>d:X"))
+    return _reduce(attributes, 1, 1)
+
+
+def _batch_norm(attributes: Attributes, inputs: int, outputs: int) -> StorageRules:
+    """Sparse operands are cast, or are an error while gamma is fixed."""
+    rows = dense(DispatchMode.COMPUTE_EX)({}, inputs, outputs).rows
+    fixed = _is_true({"fix_gamma": "True", **attributes}, "fix_gamma")
+    return StorageRules(rows, None if fixed else "default")
 
 
 def _cast_storage(attributes: Attributes, _inputs: int, _outputs: int) -> StorageRules:
@@ -173,10 +219,9 @@ _TO_DENSE = (
     "_backward_rsqrt _backward_sin _backward_sinh _backward_sqrt _backward_tan _backward_tanh"
 )
 _GATED = (
-    "softmax Flatten reshape transpose Activation LeakyReLU Convolution Deconvolution Pooling "
-    "BatchNorm _backward_Activation _backward_LeakyReLU _backward_Convolution "
-    "_backward_Deconvolution _backward_Pooling _backward_FullyConnected _backward_BatchNorm "
-    "_backward_softmax SoftmaxOutput log_softmax"
+    "softmax Flatten reshape transpose Convolution Deconvolution Pooling "
+    "_backward_Convolution _backward_Deconvolution _backward_Pooling "
+    "_backward_softmax _backward_log_softmax SoftmaxOutput log_softmax expand_dims"
 )
 _DENSE = "batch_dot sigmoid exp log cos reciprocal ones_like Dropout _backward_batch_dot _backward_Dropout"
 
@@ -193,7 +238,8 @@ _RULES: dict[str, StorageRuleOf] = {
     "add_n": _sum_of,
     "sum": _reduce,
     "mean": _reduce,
-    "norm": table("d>d:F r>d:X c>d:X"),
+    "norm": _norm,
+    **dict.fromkeys(("BatchNorm", "_backward_BatchNorm"), _batch_norm),
     "slice": _slice,
     "_plus_scalar": _of_scalar(lambda s: s == 0, "d>d:F r>d:X c>d:X"),
     "_minus_scalar": _of_scalar(lambda s: s == 0, "d>d:F r>d:X c>d:X"),
@@ -207,7 +253,7 @@ _RULES: dict[str, StorageRuleOf] = {
     "_contrib_quantize_v2": table("d>ddd:X r>ddd:X c>ddd:X"),
     "_contrib_quadratic": _quadratic,
     "_identity_with_attr_like_rhs": table(
-        "dd>d:F rr>r:X cc>c:X rd>d:X cd>d:X dr>r:B dc>c:B rc>c:B cr>r:B"
+        "dd>d:F rr>r:X cc>c:X rd>d:X cd>d:X dr>r:B dc>c:B rc>c:B cr>r:B", first=True
     ),
     "_scatter_elemwise_div": table("rd>r:X rr>r:X rc>r:X"),
     "LinearRegressionOutput": table("dd>d:F dc>d:X"),
@@ -225,7 +271,18 @@ _RULES: dict[str, StorageRuleOf] = {
     "_backward_mul": table("ddd>dd:F ddc>cd:X dcd>dc:X"),
     "_backward_dot": _dot_gradient,
     "_backward_Embedding": _embedding_gradient,
-    "_backward_sparse_retain": table("dd>dr:X rd>dr:X", None),
+    "_backward_sparse_retain": table("dd>rd:X", None),
+    "_backward_Concat": _concat_gradient,
+    "_backward_FullyConnected": _fully_connected_gradient,
+    **dict.fromkeys(
+        ("Activation", "_backward_Activation"), _by_activation("relu", "sigmoid", "tanh", "softrelu")
+    ),
+    **dict.fromkeys(("LeakyReLU", "_backward_LeakyReLU"), _by_activation("leaky", "elu", "gelu")),
+    "_square_sum": _square_sum,
+    "_backward_square_sum": table("dr>r:X rr>r:X", None),
+    "_backward_where": table("dd>dd:F dc>dd:X"),
+    "_backward_linear_reg_out": table("dd>dd:F cd>dd:X"),
+    "_backward_logistic_reg_out": table("dd>dd:F cd>dd:X"),
     **dict.fromkeys(
         _KEEP_ZERO.split(),
         KEEPS_ZERO,
@@ -369,7 +426,7 @@ SYMBOLS: dict[str, SymbolOf] = {
     "Transpose": _named("transpose"),
     "Conv": _named("Convolution"),
     "ConvTranspose": _named("Deconvolution"),
-    "BatchNormalization": _named("BatchNorm"),
+    "BatchNormalization": lambda _node: Symbol("BatchNorm", {"fix_gamma": "False"}),
     "Clip": _bounds,
     "Dropout": _named("Dropout", 1),
     "LeakyRelu": _named("LeakyReLU"),

@@ -254,6 +254,12 @@ def _cast(c: Call) -> ir.Value:
     return c.one("Cast", c.inputs[0], to=ir.DataType.from_numpy(dtype).value)
 
 
+def _cast_storage(c: Call) -> ir.Value:
+    """The same elements, stored otherwise."""
+    c.attributes.text("stype", "", ("default", "row_sparse", "csr"))
+    return c.one("Identity", c.inputs[0])
+
+
 def _logical_not(c: Call) -> ir.Value:
     x = c.inputs[0]
     return c.cast(c.one("Equal", x, c.const(0, x)), c.dtype(x))
@@ -352,6 +358,7 @@ ROWS: Mapping[str, Translation] = {
     "round": _round,
     "rint": _rint,
     **dict.fromkeys(("fix", "trunc"), _truncated),
+    "cast_storage": _cast_storage,
     "logical_not": _logical_not,
     "hard_sigmoid": _hard_sigmoid,
     "Activation": _activation,

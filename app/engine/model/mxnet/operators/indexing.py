@@ -84,6 +84,16 @@ def _take(c: Call) -> ir.Value:
     return c.one("Gather", x, c.one("Reshape", flat, c.one("Shape", indices)), axis=axis)
 
 
+def _sparse_retain(c: Call) -> ir.Value:
+    """The rows of some places, and zeros in the others."""
+    x, places = c.inputs
+    off, on = (c.const(value, np.dtype(bool)) for value in (False, True))
+    none = c.one("Expand", off, c.one("Shape", x, start=0, end=1))
+    index = c.cast(c.one("Reshape", places, c.ints(-1)), ir.DataType.INT64)
+    kept = c.one("ScatterElements", none, index, c.one("Expand", on, c.one("Shape", index)), axis=0)
+    return c.one("Where", c.one("Reshape", kept, c.ints(-1, *[1] * (c.rank(x) - 1))), x, c.const(0, x))
+
+
 def _pick(c: Call) -> ir.Value:
     """One element along an axis for each place."""
     x, indices = c.inputs
@@ -292,6 +302,7 @@ ROWS: Mapping[str, Translation] = {
     "argmin": _arg("ArgMin"),
     "argmax_channel": _argmax_channel,
     "take": _take,
+    **dict.fromkeys(("_sparse_retain", "sparse_retain"), _sparse_retain),
     "pick": _pick,
     "batch_take": _batch_take,
     "one_hot": _one_hot,

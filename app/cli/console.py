@@ -45,7 +45,7 @@ def progress_bar(console: Console) -> Progress:
 
 def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
     """The comparison with other runtimes, the slowest steps, before and after, the verification."""
-    for line in lines(summary):
+    for line in (*lines(summary), *training_lines(summary.get("training"))):
         console.print(line)
     console.print(slowest(summary))
     console.print(before_and_after(summary))
@@ -82,6 +82,19 @@ def lines(summary: Mapping[str, Any]) -> Iterable[Text]:
         text.stylize(f"bold {TONES.get(line['tone'], '')}".strip(), 0, len(line["head"]))
         yield text
     yield from map(Text, found.get("notes", ()))
+
+
+def training_lines(found: Mapping[str, Any] | None) -> Iterable[str]:
+    """Sentences on the memory of a training graph; none for another graph."""
+    if not found:
+        return
+    parts = (f"{name} {size(found[name]['peak_bytes'])}" for name in ("forward", "backward"))
+    yield f"training: {' and '.join(parts)} in use, {size(found['kept_bytes'])} kept for backward"
+    for point in found["rematerialization"]:
+        yield (
+            f"  {point['nodes']} nodes computed again: {size(point['saved_bytes'])} less, "
+            f"{point['extra_seconds'] * 1e6:+,.1f} us"
+        )
 
 
 def slowest(summary: Mapping[str, Any]) -> Table:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from app.cli.console import training_lines
 from app.cli.explain import bindings
 from app.cli.submit import add_repeatable_arguments, beside
 
@@ -38,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             external = beside(path)
             summary = write(path, arguments.loss, wrt, known, arguments.out, external)
             if not arguments.no_peaks:
-                found = peaks(path, arguments.out, known, external)
-                summary |= {"forward_peak_bytes": found.forward, "training_peak_bytes": found.training}
+                summary |= peaks(path, arguments.out, known, external)
     except (EngineError, OSError, ValueError) as error:
         print(f"stowplan gradient: {error}", file=sys.stderr)
         return 1
@@ -59,6 +59,7 @@ def _told(summary: dict[str, Any], out: Path) -> list[str]:
     if "forward_peak_bytes" in summary:
         forward, training = summary["forward_peak_bytes"], summary["training_peak_bytes"]
         lines.append(f"peak of activations: {_size(forward)} forward, {_size(training)} training graph")
+        lines += training_lines(summary["memory"])
     return lines
 
 

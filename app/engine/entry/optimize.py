@@ -15,10 +15,11 @@ from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
+from app.engine.gradient import marks
 from app.engine.model.load import Loaded, load
 from app.engine.model.load import inspect as inspect_file
 from app.engine.model.spool import Spool
-from app.engine.planning import session
+from app.engine.planning import session, training_memory
 from app.engine.planning.heartbeat import Heartbeat
 from app.engine.planning.precision_fallbacks import Attempt, PrecisionFallbacks
 from app.engine.planning.verification import Verification
@@ -128,13 +129,15 @@ def optimize(
             verified = _verified(job, model)
             chosen, planned = verified.program.compilation.options, verified.attempt.compilation
             points = session.pareto_front(planned, chosen) if options.pareto else ()
+            build = session.builder(planned, chosen)
+            training = training_memory.described(verified.program, model.gradients, build)
             built = _built(verified.program, kernels, heartbeat.progress) if target.device == "cuda" else None
             measured = _measured(job, verified)
             if bindings.tensors and job.runs_here:
                 write_outputs(folder / "outputs.npz", verified.execution.outputs())
             verified.execution.close()
         heartbeat.progress("report", 0, 1)
-        extra: Json = {"pareto": [dataclasses.asdict(p) for p in points]}
+        extra: Json = {"pareto": [dataclasses.asdict(p) for p in points], "training": training}
         if built is not None:
             extra["cuda"] = built
         summary = _reported(job, model, verified, measured, extra)
@@ -183,6 +186,7 @@ class _Model:
         converted: its file in the newest opset.
         plain: its canonical graph as a file.
         inputs: arrays that every run of the job computes on.
+        gradients: outputs that are gradients.
     """
 
     loaded: Loaded
@@ -193,6 +197,7 @@ class _Model:
     verification: Verification
     compiler: Compiler
     spool: Spool
+    gradients: frozenset[str]
 
 
 def _prepared(job: _Job, scratch: Path) -> _Model:
@@ -203,6 +208,7 @@ def _prepared(job: _Job, scratch: Path) -> _Model:
     loaded = load(job.path, external=job.external, spool=spool)
     converted = scratch / "converted.onnx"
     export_beside(loaded.model, converted, spool)
+    gradients = marks.gradients(loaded.model)
     original_ops = frozenset(node.op_type for node in loaded.model.graph.all_nodes())
     plain: list[Exported] = []
     compilation = session.canonical(
@@ -219,7 +225,7 @@ def _prepared(job: _Job, scratch: Path) -> _Model:
     if job.measures:
         compilation = session.tuned(compilation, job.options, compiler, job.tuning, inputs)
     verification = Verification(converted, inputs, original_ops, host(), spool)
-    return _Model(loaded, converted, plain[0], compilation, inputs, verification, compiler, spool)
+    return _Model(loaded, converted, plain[0], compilation, inputs, verification, compiler, spool, gradients)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """From a model file to its training graph: forward nodes, backward nodes, one gradient for each variable."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ import onnx_ir as ir
 from app.engine.core import graph, pipeline
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import load as load_registry
-from app.engine.gradient.differentiate import TrainingGraph, training_graph
+from app.engine.gradient import marks
+from app.engine.gradient.differentiate import TrainingGraph, training_graph, unroll
 from app.engine.gradient.rule import is_float
 from app.engine.gradient.tables import RULES
 from app.engine.model import naming
-from app.engine.model.load import load
+from app.engine.model.load import Loaded, load
 from app.engine.passes.canonicalize import lift_initializers
-from app.engine.planning import session
+from app.engine.planning import session, training_memory
 from app.engine.report.onnx import export
 from app.engine.types.errors import GraphError
 from app.engine.types.options import Bindings, Options
@@ -27,14 +27,6 @@ PLANNED = Options(autotune=False, choose="first")
 _SHOWN = 50  # values kept for backward that a summary lists
 
 Json = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Peaks:
-    """Bytes of the arena of a planned graph, and of its planned training graph."""
-
-    forward: int
-    training: int
 
 
 def training(
@@ -66,7 +58,12 @@ def training(
     if added:
         model.graph.outputs.append(given[loss])
     compilation = Compilation(model, host(), load_registry(), PLANNED, bindings)
-    canonical = pipeline.run(compilation, session.FRONTEND_PASSES[:2]).model
+    compilation = pipeline.run(compilation, session.FRONTEND_PASSES[:2])
+    variables = [v.name or "" for v in compilation.graph.inputs if v.name in opened] if wrt is None else wrt
+    if variables and unroll(compilation.model, loss, variables):
+        # What the steps compute from the number of their turn is a constant.
+        compilation = pipeline.run(compilation, session.FRONTEND_PASSES[:2])
+    canonical = compilation.model
     _close(canonical, opened)
     made = training_graph(canonical, loss, wrt)
     if added and made.loss != loss:
@@ -116,16 +113,26 @@ def peaks(
     made: Path,
     bindings: Bindings = Bindings(),  # noqa: B008  # frozen
     external: Mapping[str, Path] = NO_FILES,
-) -> Peaks:
-    """Arena of the plan of a model for this machine beside that of its training graph, a file too."""
-    forward = _peak(path, bindings, external)
-    return Peaks(forward, _peak(made, Bindings(), NO_FILES))
+) -> Json:
+    """Arena of the plan of a model for this machine beside that of its training graph, a file too.
+
+    `memory` is what `app.engine.planning.training_memory` says of the latter, times predicted.
+    """
+    inference = session.planned(_canonical(load(path, external=external), bindings), PLANNED)
+    loaded = load(made)
+    gradients = marks.gradients(loaded.model)
+    compilation = _canonical(loaded, Bindings())
+    program = session.planned(compilation, PLANNED)
+    build = session.builder(compilation, PLANNED)
+    return {
+        "forward_peak_bytes": inference.arena_bytes,
+        "training_peak_bytes": program.arena_bytes,
+        "memory": training_memory.described(program, gradients, build),
+    }
 
 
-def _peak(path: Path, bindings: Bindings, external: Mapping[str, Path]) -> int:
-    loaded = load(path, external=external)
-    compilation = session.canonical(loaded, host(), PLANNED, bindings, load_registry())
-    return session.planned(compilation, PLANNED).placement.arena_bytes
+def _canonical(loaded: Loaded, bindings: Bindings) -> Compilation:
+    return session.canonical(loaded, host(), PLANNED, bindings, load_registry())
 
 
 def write(

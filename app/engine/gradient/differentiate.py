@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.gradient import marks, unrolling
 from app.engine.gradient.rule import Rule, Site, is_float
 from app.engine.gradient.tables import CONSTANT, RULES
 from app.engine.gradient.terms import Maker, Term
@@ -68,6 +69,7 @@ def training_graph(model: ir.Model, loss: str, wrt: Sequence[str] | None = None)
         GraphError: a name is unknown, or the loss does not depend on a variable.
     """
     graph.order_by_wiring(model.graph)
+    unroll(model, loss, wrt)
     target = _loss_of(model.graph, loss)
     variables = _variables(model.graph, target, wrt)
     active = _active(model.graph, target, variables)
@@ -77,6 +79,22 @@ def training_graph(model: ir.Model, loss: str, wrt: Sequence[str] | None = None)
     outputs = {value: _result(adjoints[value], value) for value in variables}
     total = _total(maker, target)
     return _finished(model, maker, total, outputs)
+
+
+def unroll(model: ir.Model, loss: str, wrt: Sequence[str] | None = None) -> bool:
+    """Replace recurrent operators and loops on the way to the loss by their steps; True if there were any.
+
+    Loops in the steps of others follow. The order of the nodes is one of execution.
+    """
+    made = 0
+    while True:
+        target = _loss_of(model.graph, loss)
+        active = _active(model.graph, target, _variables(model.graph, target, wrt))
+        found = unrolling.unroll(model, filter(unrolling.is_unrolled, active), unrolling.LARGEST - made)
+        if not found:
+            return made > 0
+        made += found
+        inference.infer(model)
 
 
 def _loss_of(main: ir.Graph, name: str) -> ir.Value:
@@ -180,6 +198,8 @@ def _check(active: Active, variables: Sequence[ir.Value], loss: ir.Value) -> Non
 
 def _rejection(node: ir.Node, read: set[ir.Value], loss: ir.Value) -> str | None:
     rule = _rule(node)
+    if unrolling.is_unrolled(node):
+        return unrolling.rejection(node) or f"all steps would be more than {unrolling.LARGEST} nodes"
     if rule is None:
         return f"no rule for {node.domain + '::' if node.domain else ''}{node.op_type}"
     for value in (*(v for v in node.inputs if v is not None), *node.outputs):
@@ -267,6 +287,7 @@ def _finished(
         if any(u.node in made for u in v.uses()) and graph.shape(v) is not None
     )
     names = {v.name or "": g.name or "" for v, g in gradients.items()}
+    marks.mark(model, names.values())
     return TrainingGraph(model, loss.name or "", names, len(needed), kept)
 
 
@@ -285,23 +306,13 @@ def _needed(nodes: Sequence[ir.Node], outputs: Iterable[ir.Value]) -> list[ir.No
 
 def _name_apart(main: ir.Graph, nodes: Sequence[ir.Node], is_output: Callable[[ir.Value], bool]) -> None:
     """Give new values names that the graph has not, those of outputs too."""
-    taken = {v.name for n in main.all_nodes() for v in n.outputs}
-    taken |= {v.name for v in (*main.inputs, *main.initializers.values())}
-    names = {n.name for n in main.all_nodes()}
+    taken = {v.name or "" for n in main.all_nodes() for v in n.outputs}
+    taken |= {v.name or "" for v in (*main.inputs, *main.initializers.values())}
+    names = {n.name or "" for n in main.all_nodes()}
     made = [v for n in nodes for v in n.outputs]
     constants = [v for n in nodes for v in n.inputs if v is not None and v.const_value is not None]
     fresh = [v for v in dict.fromkeys((*made, *constants)) if not v.is_initializer()]
     for value in sorted(fresh, key=lambda v: not is_output(v)):
-        value.name = _free(value.name or "", taken)
-        taken.add(value.name)
+        value.name = naming.free(value.name or "", taken)
     for node in nodes:
-        node.name = _free(node.name or "", names)
-        names.add(node.name)
-
-
-def _free(name: str, taken: set[str | None]) -> str:
-    found, count = name, 0
-    while found in taken:
-        count += 1
-        found = f"{name}.{count}"
-    return found
+        node.name = naming.free(node.name or "", names)

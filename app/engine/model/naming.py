@@ -18,7 +18,7 @@ def make_unique(model: ir.Model) -> None:
     def name(value: ir.Value, fallback: str) -> None:
         if value not in done:
             done.add(value)
-            value.name = _free(value.name or fallback, taken)
+            value.name = free(value.name or fallback, taken)
 
     for value in (*main.inputs, *main.outputs):
         name(value, "value")
@@ -29,10 +29,10 @@ def make_unique(model: ir.Model) -> None:
         for index, value in enumerate(node.outputs):
             if value.name or value.uses() or value.is_graph_output():
                 name(value, f"{node.name or node.op_type}.{index}")
-        node.name = _free(node.name or f"{node.op_type} {node.outputs[0].name}", nodes)
+        node.name = free(node.name or f"{node.op_type} {node.outputs[0].name}", nodes)
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free(name: str, taken: set[str]) -> str:
     """The name, with a number where it is taken; takes it."""
     free, count = name, 0
     while free in taken:

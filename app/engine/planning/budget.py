@@ -309,14 +309,20 @@ def _moves(program: Program) -> list[MemoryConcessions]:
     ]
 
 
-def fullest(program: Program) -> int:
-    """The step at which most bytes of the first memory are in use, the first of equal ones."""
+def live_bytes(program: Program) -> list[int]:
+    """Bytes of the first memory in use at every step, and after the last."""
     live = [0] * (len(program.steps) + 1)
     first = program.compilation.target.memories[0].name
     for buffer in (b for b in program.placement.buffers if b.memory == first):
         for span in buffer.spans:
             for step in range(span.first, span.last + 1):
                 live[step] += span.nbytes
+    return live
+
+
+def fullest(program: Program) -> int:
+    """The step at which most bytes of the first memory are in use, the first of equal ones."""
+    live = live_bytes(program)
     return max(range(len(live)), key=live.__getitem__)
 
 

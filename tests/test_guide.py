@@ -15,6 +15,8 @@ import pytest
 from app.engine.core.registry import Implementation
 from tests.conftest import KERNELS
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "adding.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

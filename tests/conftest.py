@@ -67,7 +67,7 @@ def with_libraries(
 def looked() -> Iterator[dict[str, int]]:
     """Bytes that this process held when garbage was looked for last. That is seldom: young objects are many here."""
     usual = gc.get_threshold()
-    gc.set_threshold(50_000, 10, 10)
+    gc.set_threshold(10_000, 10, 10)
     yield {"bytes": 0}
     gc.set_threshold(*usual)
 

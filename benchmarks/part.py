@@ -5,12 +5,11 @@ import sys
 
 def main(part: str, settings_json: str) -> None:
     """Run until SIGTERM."""
-    from app.api.main import run
     from app.jobs.supervisor import service_processes, supervise
     from app.settings import Settings
 
     settings = Settings.from_json(settings_json)
-    rows = service_processes(settings, run)
+    rows = service_processes(settings, "app.api.main:run")
     supervise(settings, [row for row in rows if (row.name == "api") == (part == "api")])
 
 

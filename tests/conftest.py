@@ -3,9 +3,9 @@
 import ctypes
 import gc
 import os
-import resource
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import pytest
 from app.engine.types import target
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
+from tests.compiling import CompilerApart, resident
 from tests.harness import OWN
 from tests.needed import absent, numba_cuda
 
@@ -63,41 +64,36 @@ def with_libraries(
 
 
 @pytest.fixture(scope="session")
-def resident() -> Iterator[dict[str, int]]:
+def looked() -> Iterator[dict[str, int]]:
     """Bytes that this process held when garbage was looked for last. That is seldom: young objects are many here."""
     usual = gc.get_threshold()
-    gc.set_threshold(50_000, 10, 10)
+    gc.set_threshold(10_000, 10, 10)
     yield {"bytes": 0}
     gc.set_threshold(*usual)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def memory_returned(resident: dict[str, int]) -> None:
+def memory_returned(looked: dict[str, int]) -> None:
     """Memory of the tests before goes back to the system: one process runs many files.
 
     What is left stays (modules, tests, compiled code), and no collection looks at it again.
     """
-    return_memory(resident)
+    return_memory(looked)
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def garbage_bounded(resident: dict[str, int]) -> Iterator[None]:
+def garbage_bounded(looked: dict[str, int]) -> Iterator[None]:
     """Garbage is looked for after a test that the process has grown by."""
     yield
-    if held() > resident["bytes"] + GROWTH:
-        return_memory(resident)
+    if resident() > looked["bytes"] + GROWTH:
+        return_memory(looked)
 
 
-def return_memory(resident: dict[str, int]) -> None:
+def return_memory(looked: dict[str, int]) -> None:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    resident["bytes"] = held()
-
-
-def held() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    looked["bytes"] = resident()
 
 
 DATABASES = ("sqlite", "postgresql")
@@ -181,9 +177,10 @@ def database(settings: Settings) -> Iterator["Database"]:
 
 
 @pytest.fixture(scope="session")
-def compiler() -> Compiler:
+def compiler() -> Iterator[Compiler]:
     """Kernels compiled by any test are cached on disk for all."""
-    return Compiler(KERNELS, processes=1)
+    with closing(CompilerApart(KERNELS)) as compiler:
+        yield compiler
 
 
 @pytest.fixture(scope="session")

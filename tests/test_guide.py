@@ -15,6 +15,8 @@ import pytest
 from app.engine.core.registry import Implementation
 from tests.conftest import KERNELS
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "adding.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -71,12 +73,14 @@ class Copy:
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """The result of a command line; `stowplan` and `pytest` are those of the copy."""
         program, *arguments = command.split()
-        modules = {"stowplan": ["-m", "app.cli.main"], "pytest": ["-m", "pytest", "-p", "no:cacheprovider"]}
+        tests = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist.plugin"]
+        modules = {"stowplan": ["-m", "app.cli.main"], "pytest": tests}
         environment = {
             **os.environ,  # noqa: TID251
             "PYTHONPATH": str(self.root),
             "STOWPLAN_DATA": str(self.root / "data"),
             "STOWPLAN_KERNELS": str(KERNELS),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # of all plugins the tests there need one
         }
         line = [sys.executable, *modules.get(program, []), *arguments]
         return subprocess.run(
@@ -99,7 +103,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     """A copy of the project in which the whole guide was followed, from top to bottom."""
     copy = Copy(tmp_path_factory.mktemp("guide"))
     for folder in ("app", "tests"):
-        shutil.copytree(ROOT / folder, copy.root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, copy.root / folder)
     shutil.copy(ROOT / "pyproject.toml", copy.root)
     for block in blocks():
         if block.language == "console":

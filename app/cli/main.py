@@ -67,7 +67,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from app.api.main import run as run_api
     from app.jobs.supervisor import service_processes, supervise
     from app.serving.executor_processes import Executors
 
@@ -75,7 +74,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     _check_port(settings)
     _check_access(settings)
     threading.Thread(target=_announce, args=(settings,), daemon=True).start()
-    supervise(settings, service_processes(settings, run_api), Executors(settings))
+    supervise(settings, service_processes(settings, "app.api.main:run"), Executors(settings))
     return 0
 
 

@@ -13,9 +13,9 @@ from multiprocessing.process import BaseProcess
 
 from app.jobs.store.database import migrate
 from app.jobs.worker.parent_death import enter
-from app.jobs.worker.worker import run as run_worker
 from app.settings import Settings, environment_of_jobs
 
+WORKER = "app.jobs.worker.worker:run"
 _SPAWN = multiprocessing.get_context("spawn")
 _LOOK_SECONDS = 0.2
 _STOP_SECONDS = 10.0
@@ -28,14 +28,14 @@ logger = logging.getLogger("stowplan.supervisor")
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process of the service; `target` returns at SIGTERM.
+    """One process of the service; `target`, "module:function", returns at SIGTERM.
 
-    It takes the `argument`, by default the settings as JSON. One that is confined gets no variables of the
-    environment but those that processes of jobs get.
+    Only the process itself imports it. It takes the `argument`, by default the settings as JSON. One that is
+    confined gets no variables of the environment but those that processes of jobs get.
     """
 
     name: str
-    target: Callable[[str], None]
+    target: str
     argument: str | None = None
     confined: bool = False
 
@@ -43,11 +43,11 @@ class ProcessSpec:
 Listing = Callable[[], Sequence[ProcessSpec]]
 
 
-def service_processes(settings: Settings, api: Callable[[str], None]) -> list[ProcessSpec]:
+def service_processes(settings: Settings, api: str) -> list[ProcessSpec]:
     """The processes of a whole service on one machine."""
     return [
         ProcessSpec("api", api),
-        *(ProcessSpec(f"worker {i}", run_worker) for i in range(settings.workers)),
+        *(ProcessSpec(f"worker {i}", WORKER) for i in range(settings.workers)),
     ]
 
 

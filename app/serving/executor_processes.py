@@ -9,10 +9,10 @@ from app.jobs.store.blobs import BlobStore
 from app.jobs.store.database import OUTAGE, Database
 from app.jobs.supervisor import ProcessSpec
 from app.serving import channel
-from app.serving.executor import run
 from app.serving.executor_config import ExecutorConfig
 from app.settings import Settings
 
+EXECUTOR = "app.serving.executor:run"
 logger = logging.getLogger("stowplan.serving")
 
 
@@ -59,7 +59,7 @@ class Executors:
             log=(settings.log_format, settings.log_level),
         )
         return ProcessSpec(
-            f"executor {row['id']} {row['name']}:{row['version']}", run, config.to_json(), confined=True
+            f"executor {row['id']} {row['name']}:{row['version']}", EXECUTOR, config.to_json(), confined=True
         )
 
     def _tidy(self, known: set[str]) -> None:

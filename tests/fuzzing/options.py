@@ -32,6 +32,7 @@ from app.engine.types.errors import CapacityError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import PRESETS, Memory, Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
+from tests.compiling import CompilerApart
 from tests.engine.canonical import runtime
 from tests.fuzzing.checker import check_program
 from tests.fuzzing.models import RandomModel, random_model, rounded
@@ -227,7 +228,11 @@ def _scale(array: np.ndarray[Any, Any]) -> float:
 
 def tried(seeds: Sequence[int], kernels: Path = KERNELS) -> Findings:
     """The findings of these seeds, in this process."""
-    compiler = Compiler(kernels, processes=1)
+    with closing(CompilerApart(kernels)) as compiler:
+        return _tried(seeds, compiler)
+
+
+def _tried(seeds: Sequence[int], compiler: Compiler) -> Findings:
     findings = Findings()
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:

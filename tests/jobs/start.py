@@ -4,13 +4,12 @@ import sys
 
 
 def main(settings_json: str) -> None:
-    from app.api.main import run as run_api
     from app.jobs.supervisor import service_processes, supervise
     from app.serving.executor_processes import Executors
     from app.settings import Settings
 
     settings = Settings.from_json(settings_json)
-    supervise(settings, service_processes(settings, run_api), Executors(settings))
+    supervise(settings, service_processes(settings, "app.api.main:run"), Executors(settings))
 
 
 if __name__ == "__main__":

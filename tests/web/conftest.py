@@ -12,11 +12,12 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.jobs.service import Served, serve
-from tests.web.models import FREE, SMALL, chain
+from tests.web.models import FREE, SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = ROOT / "build" / "screenshots"
 WAYS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (375, "light")}
+PREDICTED = {"timings": "predicted"}
 # What the console says of a page that is not there.
 EXPECTED = "Failed to load resource: the server responded with a status of 40"
 
@@ -110,6 +111,17 @@ class Stock:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.served.settings.port}"
 
+    def upload(self, name: str, content: bytes) -> str:
+        answer = self.served.http.post("/v1/models", params={"name": f"{name}.onnx"}, content=content)
+        self.ids[name] = str(answer.json()["id"])
+        return self.ids[name]
+
+    def ask(self, name: str, model: str, target: str, **body: Any) -> None:
+        request = {"model": model, "targets": [target], **body}
+        answer = self.served.http.post("/v1/jobs", json=request)
+        assert answer.status_code == 202, answer.text
+        self.ids[name] = str(answer.json()["id"])
+
     def end(self, name: str) -> dict[str, Any]:
         return self.end_of(self.ids[name])
 
@@ -123,27 +135,12 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
     """A service with the real engine; the jobs are on their way when it is handed out."""
     _chromium()
     with serve(tmp_path_factory.mktemp("pages"), engine="app.engine", workers=1, warm_children=1) as served:
-        ids: dict[str, str] = {}
-
-        def upload(name: str, content: bytes) -> str:
-            answer = served.http.post("/v1/models", params={"name": f"{name}.onnx"}, content=content)
-            ids[name] = str(answer.json()["id"])
-            return ids[name]
-
-        def ask(name: str, model: str, target: str, **body: Any) -> None:
-            request = {"model": model, "targets": [target], **body}
-            answer = served.http.post("/v1/jobs", json=request)
-            assert answer.status_code == 202, answer.text
-            ids[name] = str(answer.json()["id"])
-
-        small = upload("small", SMALL)
-        predicted = {"timings": "predicted"}
-        ask("first", small, "cpu-avx2", options=predicted | {"pareto": True}, labels={"team": "vision"})
-        ask("second", small, "cpu-avx512", options=predicted)
-        ask("failed", small, "cpu-avx2", options=predicted | {"memory_budget": 1000})
-        ask("waiting", small, "edge-npu", options={"timings": "measured"})
-        large = upload("large", chain(1560))
-        ask("large-job", large, "cpu-avx512", options=predicted | {"fuse": False, "verify": False})
-        upload("free", FREE)
-        upload("broken", b"this is no model")
-        yield Stock(served, ids)
+        it = Stock(served, {})
+        small = it.upload("small", SMALL)
+        it.ask("first", small, "cpu-avx2", options=PREDICTED | {"pareto": True}, labels={"team": "vision"})
+        it.ask("second", small, "cpu-avx512", options=PREDICTED)
+        it.ask("failed", small, "cpu-avx2", options=PREDICTED | {"memory_budget": 1000})
+        it.ask("waiting", small, "edge-npu", options={"timings": "measured"})
+        it.upload("free", FREE)
+        it.upload("broken", b"this is no model")
+        yield it

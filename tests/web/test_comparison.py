@@ -8,6 +8,8 @@ from playwright.sync_api import expect
 
 from tests.web.conftest import WAYS, Stock, Watched
 
+pytestmark = pytest.mark.long
+
 Opener = Callable[..., Watched]
 
 

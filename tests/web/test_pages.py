@@ -12,7 +12,8 @@ from playwright.sync_api import expect
 from app.jobs.store.database import migrate
 from app.settings import Settings
 from tests.api.inside import inside
-from tests.web.conftest import EXPECTED, WAYS, Stock, Watched
+from tests.web.conftest import EXPECTED, PREDICTED, WAYS, Stock, Watched
+from tests.web.models import chain
 
 pytestmark = pytest.mark.long
 
@@ -45,6 +46,8 @@ PAGES = {
 def ended(stock: Stock) -> Stock:
     states = {name: stock.end(name)["state"] for name in ("first", "second", "failed")}
     assert states == {"first": "succeeded", "second": "succeeded", "failed": "failed"}
+    large = stock.upload("large", chain(1560))
+    stock.ask("large-job", large, "cpu-avx512", options=PREDICTED | {"fuse": False, "verify": False})
     return stock
 
 
@@ -269,14 +272,14 @@ def test_the_memory_map_tells_a_buffer_under_the_pointer(ended: Stock, open_at: 
     it.expect_clean()
 
 
-def test_a_report_of_many_nodes_is_soon_of_use(stock: Stock, open_at: Opener) -> None:
-    job = stock.end("large-job")
+def test_a_report_of_many_nodes_is_soon_of_use(ended: Stock, open_at: Opener) -> None:
+    job = ended.end("large-job")
     assert job["state"] == "succeeded", job
     assert job["summary"]["nodes"]["after"] >= 1500
-    it = open_at(stock.url, "/targets")  # a browser that is warm, as people's are
+    it = open_at(ended.url, "/targets")  # a browser that is warm, as people's are
     page = it.page
     began = time.monotonic()
-    page.goto(f"{stock.url}/jobs/{stock.ids['large-job']}/report")
+    page.goto(f"{ended.url}/jobs/{ended.ids['large-job']}/report")
     canvas = page.locator("#canvas[data-nodes]")
     canvas.wait_for()
     drawn = time.monotonic() - began

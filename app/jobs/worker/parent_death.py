@@ -1,10 +1,10 @@
 """Ties a process to the life of its parent. Imports nothing heavy: it is the first thing a child does."""
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 
 # Tells a part of the service that its supervisor has ended. Not SIGHUP: `nohup` has all parts ignore that,
 # and a service that it protects must go on when the terminal closes.
@@ -24,8 +24,12 @@ def end_with(parent: int, number: int) -> None:
         os._exit(1)
 
 
-def enter(parent: int, work: Callable[[str], None], argument: str) -> None:
-    """Work in a process of its own until the parent ends: nobody waits for it then, so it ends at once."""
+def enter(parent: int, work: str, argument: str) -> None:
+    """Work in a process of its own until the parent ends: nobody waits for it then, so it ends at once.
+
+    `work` is "module:function", imported here: what it needs takes seconds, in which the parent may end too.
+    """
     signal.signal(ORPHANED, signal.SIG_DFL)  # which ends the process
     end_with(parent, ORPHANED)
-    work(argument)
+    module, _, function = work.partition(":")
+    getattr(importlib.import_module(module), function)(argument)

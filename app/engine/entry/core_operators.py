@@ -82,7 +82,7 @@ def operator(
         "results": [] if schema is None else [_value(v) for v in schema.outputs],
         "attributes": _attributes(row),
         "layout": _layout(row, registry),
-        "storage": _storage(mxnet, registry),
+        "storage": _storage(mxnet, 1 if schema is None else schema.min_input, registry),
         "reference": {op: _reference(op) for op in row.ops},
         "onnx": [_becoming(op, core, names) for op in (*row.ops, *aliases) if _schema(op) is not None],
         "used_by": [op for op in core.ops if op not in (*row.ops, *aliases) and row.name in names[op]],
@@ -225,14 +225,14 @@ def _layout(row: CoreOperator, registry: Registry) -> list[str]:
     return told
 
 
-def _storage(mxnet: Sequence[str], registry: Registry) -> list[Json]:
+def _storage(mxnet: Sequence[str], operands: int, registry: Registry) -> list[Json]:
     """Storage types as MXNet infers them, by its operators: `dc>d:X`, see `app.engine.types.storage`."""
     found: dict[tuple[str, ...], list[str]] = {}
     for name in mxnet:
         row = registry.operators.get((MXNET, name.partition(" ")[0]))
         if row is None or row.storage is None:
             continue
-        rules = next(filter(None, (_rules(row.storage, count) for count in (1, 2, 3))), None)
+        rules = next(filter(None, (_rules(row.storage, count) for count in (operands, 1, 2, 3))), None)
         if rules:
             found.setdefault(rules, []).append(name)
     return [{"operators": names, "rules": list(rules)} for rules, names in found.items()]

@@ -39,6 +39,7 @@ from app.engine.types.storage import DECLARED
 FLOOR = 21  # opset that every graph is raised to
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
 _SHIPPED = 1024  # byte: larger weights do not travel through the converter
+_RESHAPES, _PER_AXIS = 5, 13  # opsets in which Reshape got an operand for its shape, and Hardmax one axis
 ASIDE = "stowplan.aside"  # where the converter leaves operators alone
 
 
@@ -243,6 +244,9 @@ def _converted(
             raise GraphError(f"the model's local functions cannot be inlined: {cause}") from cause
         proto = inlined
     if raises:
+        if version is not None and _RESHAPES <= version < _PER_AXIS:
+            for graph in all_graphs(proto.graph):
+                _flatten_hardmax(graph)
         try:
             with _set_aside(proto):
                 candidate = onnx.version_converter.convert_version(proto, floor)
@@ -255,6 +259,36 @@ def _converted(
             _restore_signature(proto, candidate)
             return candidate
     return proto
+
+
+def _flatten_hardmax(graph: onnx.GraphProto) -> None:
+    """Say of each Hardmax below opset 13 that it takes all axes from one on for one."""
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        if node.op_type != "Hardmax" or node.domain:
+            graph.node.append(node)
+            continue
+        x, y = node.input[0], node.output[0]
+        shape, matrix, found = (_untaken(f"{y}.{part}", taken) for part in ("shape", "matrix", "found"))
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        graph.node.add(op_type="Shape", input=[x], output=[shape])
+        graph.node.add(op_type="Flatten", input=[x], output=[matrix]).attribute.add(
+            name="axis", type=onnx.AttributeProto.INT, i=axis
+        )
+        graph.node.add(op_type="Hardmax", name=node.name, input=[matrix], output=[found]).attribute.add(
+            name="axis", type=onnx.AttributeProto.INT, i=1
+        )
+        graph.node.add(op_type="Reshape", input=[found, shape], output=[y])
+
+
+def _untaken(name: str, taken: set[str]) -> str:
+    """The name, longer where it is taken; it is then."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -165,6 +166,14 @@ def test_a_slice_of_an_unknown_extent_may_end_early(tmp_path: Path) -> None:
     assert not isinstance(y.shape[1], int)
     x = np.array([[0, 1, 0], [0, 0, 2]], np.float32)
     assert_same_outputs(tmp_path / "model.onnx", compilation, x=x)
+
+
+@pytest.mark.parametrize("op", ["Hardmax", "Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_softmax_of_an_old_opset_takes_all_axes_from_one_on(op: str, axis: int, tmp_path: Path) -> None:
+    head = '<ir_version: 6, opset_import: ["": 11]>'
+    path = saved(f"{head} g (float[2,3,4] x) => (float[2,3,4] y) {{ y = {op}<axis = {axis}>(x) }}", tmp_path)
+    assert_same_outputs(path, canonical(path))
 
 
 def test_a_constant_of_a_computed_shape_has_a_rank(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from app.engine.types.errors import InputError
 from app.jobs.worker import confinement
 from app.jobs.worker.engine_protocol import ServedModel
 from app.jobs.worker.parent_death import ORPHANED, end_with
@@ -334,6 +335,8 @@ class Executor:
 def _refusal(error: Exception) -> InferenceError:
     if isinstance(error, InferenceError):
         return error
+    if isinstance(error, InputError):
+        return InferenceError(error.message)
     if isinstance(error, MemoryError):
         return InferenceError("the model ran out of memory", 503)
     logger.error("a request failed", exc_info=error)

@@ -17,7 +17,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from app.engine.types.sparse_array import SparseArray
 from app.jobs.worker.engine_protocol import Port
+from app.serving import sparse_tensors
 
 Array = np.ndarray[Any, Any]
 _LONGEST = 600  # characters of a message
@@ -94,7 +96,7 @@ class Inference:
     """A request that fits the model."""
 
     id: str | None
-    inputs: Mapping[str, Array]
+    inputs: Mapping[str, Array | SparseArray]
     outputs: tuple[Wanted, ...]
     form: "Form | None" = None  # that it has in common with others, where it is known
 
@@ -158,9 +160,11 @@ def _form(inference: Inference, header_nbytes: int, nbytes: int) -> Form | None:
     """
     tensors, begin = [], header_nbytes
     for name, array in inference.inputs.items():
+        if isinstance(array, SparseArray):
+            return None
         tensors.append((name, array.dtype, array.shape, array.size, begin))
         begin += array.nbytes
-    if begin != nbytes or any(a.dtype == np.bool_ for a in inference.inputs.values()):
+    if begin != nbytes or any(dtype == np.bool_ for _, dtype, _, _, _ in tensors):
         return None
     return Form(inference.id, tuple(tensors), inference.outputs)
 
@@ -181,7 +185,7 @@ def parse(
     request = _object(header, "the request")
     parameters = _parameters(request, "the request")
     known = {p.name: p for p in inputs}
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Array | SparseArray] = {}
     for row in _rows(request, "inputs"):
         name = _name(row, "inputs")
         if name in arrays:
@@ -265,7 +269,7 @@ def _tensor(
     known: Mapping[str, Port],
     fixed: Mapping[str, float | int | bool],
     rest: memoryview,
-) -> tuple[Array, memoryview]:
+) -> tuple[Array | SparseArray, memoryview]:
     """An input, and the bytes after it."""
     what = f"input {name!r}"
     if port is None and name not in fixed:
@@ -284,6 +288,10 @@ def _tensor(
         _check_shape(what, shape, port)
     parameters = _parameters(row, what)
     size = parameters.get("binary_data_size")
+    if "sparse" in parameters:
+        if port is None:
+            raise InferenceError(f"{what} was bound when the model was optimized: leave it out")
+        return _sparse(what, row, port, shape, parameters, rest)
     if size is None:
         array = _from_json(what, str(datatype), dtype, shape, row)
     else:
@@ -291,6 +299,77 @@ def _tensor(
     if name in fixed and not (array.size == 1 and array.reshape(-1)[0] == fixed[name]):
         raise InferenceError(f"{what} was bound to {fixed[name]} when the model was optimized: leave it out")
     return array, rest
+
+
+def _sparse(
+    what: str,
+    row: Mapping[str, Any],
+    port: Port,
+    shape: tuple[int, ...],
+    parameters: Mapping[str, Any],
+    rest: memoryview,
+) -> tuple[SparseArray, memoryview]:
+    """A sparse input, and the bytes after it."""
+    form, size = parameters["sparse"], parameters.get("binary_data_size")
+    if form not in sparse_tensors.FORMS:
+        expected = ", ".join(sparse_tensors.FORMS)
+        raise InferenceError(f"{what}: parameter 'sparse': expected one of {expected}, found {_told(form)}")
+    if port.dtype == np.bool_:
+        raise InferenceError(f"{what}: BOOL comes dense only")
+    reason = sparse_tensors.rejection(
+        form, shape, port.dtype, is_free=port.shape is None or None in port.shape
+    )
+    if reason is not None:
+        raise InferenceError(f"{what}: {reason}")
+    if size is None:
+        parts = _parts_of_json(what, row, port, sparse_tensors.PARTS[form])
+    else:
+        parts, rest = _parts_of_bytes(what, row, parameters, port, shape, rest)
+    found = sparse_tensors.assembled(form, shape, parts)
+    if isinstance(found, str):
+        raise InferenceError(f"{what}: {found}")
+    return found, rest
+
+
+def _parts_of_json(what: str, row: Mapping[str, Any], port: Port, names: tuple[str, ...]) -> dict[str, Array]:
+    data = row.get("data")
+    if not isinstance(data, dict) or data.keys() != set(names):
+        raise InferenceError(f"{what}: data: expected an object with {', '.join(names)}, found {_told(data)}")
+    integers = np.dtype(np.int64)
+    found = {}
+    for name in names:
+        dtype = port.dtype if name == "values" else integers
+        inner = f"{what}: data.{name}"
+        if not isinstance(data[name], list):
+            raise InferenceError(f"{inner}: expected a list of numbers, found {_told(data[name])}")
+        if any(isinstance(v, list) for v in data[name]):
+            raise InferenceError(f"{inner}: expected a flat list")
+        count = (len(data[name]),)
+        found[name] = _from_json(inner, DATATYPE_NAMES[dtype], dtype, count, {"data": data[name]})
+    return found
+
+
+def _parts_of_bytes(
+    what: str,
+    row: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    port: Port,
+    shape: tuple[int, ...],
+    rest: memoryview,
+) -> tuple[dict[str, Array], memoryview]:
+    entries = parameters.get("entries")
+    if not isinstance(entries, int) or isinstance(entries, bool) or entries < 0:
+        raise InferenceError(
+            f"{what}: parameter 'entries': expected a number of entries, found {_told(entries)}"
+        )
+    parts = sparse_tensors.sizes(parameters["sparse"], shape, entries, port.dtype)
+    nbytes = sum(dtype.itemsize * count for _, dtype, count in parts)
+    block, rest = _from_bytes(what, np.dtype(np.uint8), (nbytes,), parameters["binary_data_size"], row, rest)
+    found, begin = {}, 0
+    for name, dtype, count in parts:
+        found[name] = np.frombuffer(block, dtype, count, begin)
+        begin += dtype.itemsize * count
+    return found, rest
 
 
 def _shape(what: str, found: Any) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.backends.cpu.storage import packed
+from app.engine.types.sparse_array import packed
 from app.engine.types.storage import SparseFormat
 from app.kernels.cpu.runtime.compiler import Compiler, call
 
@@ -97,5 +97,22 @@ def test_rows_are_retained_and_gathered(compiler: Compiler) -> None:
 def test_a_csr_value_is_multiplied(compiler: Compiler) -> None:
     f, a = form("csr", (9, 6)), some(9, 6)
     b, y = rng.standard_normal((6, 5)).astype(np.float32), np.full((9, 5), np.nan, np.float32)
-    run(compiler, "csr_product", "hpvff" + "n" * 3, [*[packed(a, f)] * 3, b, y, 5, f.places, f.values], 9)
-    np.testing.assert_allclose(y, a @ b, rtol=1e-5, atol=1e-6)
+    bias = rng.standard_normal(5).astype(np.float32)
+    arguments = [*[packed(a, f)] * 3, b, bias, y, 5, f.places, f.values]
+    run(compiler, "csr_product", "hpvfff" + "n" * 3, arguments, 9)
+    np.testing.assert_allclose(y, a @ b + bias, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 17, 100])
+def test_scattered_rows_are_sorted_and_added_in_order(compiler: Compiler, count: int) -> None:
+    rows = 13
+    f = SparseFormat("row_sparse", rows, 3, min(count, rows), 4)
+    ids = rng.integers(-rows, rows, count)
+    updates = rng.standard_normal((count, 3)).astype(np.float32)
+    result = poisoned(f.nbytes)
+    work = np.zeros(count, np.int64)
+    run(compiler, "scattered_rows", "ifi" + "hpv" + "n" * 5,
+        [ids, updates, work, *[result] * 3, count, rows, 3, f.places, f.values], 1)  # fmt: skip
+    expected = np.zeros((rows, 3), np.float32)
+    np.add.at(expected, ids, updates)
+    np.testing.assert_array_equal(dense(compiler, result, f), expected)

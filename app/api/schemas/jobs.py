@@ -1,12 +1,13 @@
 """Jobs: options, requests, answers."""
 
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from app.api.schemas.fields import Dimension, Integer, Labels, Name, Scalar, Schema, Sha256, Size, State
 from app.engine.types import backend_names
 from app.engine.types.options import Choose, Options, Policy, Preference, Semantics, Timings
+from app.engine.types.storage import DeclaredStorage
 
 _DEFAULTS = Options()
 
@@ -100,6 +101,32 @@ class JobLimits(Schema):
     memory_bytes: Size | None = None
 
 
+class InputStorage(Schema):
+    """Sparse storage type of an input, and the most that it holds: a number, or a share."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"storage": "csr", "nnz": 5000}]})
+
+    storage: Literal["csr", "row_sparse"] = Field(
+        description="`csr`: a matrix of which elements are stored. `row_sparse`: rows are."
+    )
+    nnz: Dimension | None = Field(default=None, description="Most elements that a csr input stores.")
+    rows: Dimension | None = Field(default=None, description="Most rows that a row_sparse input stores.")
+    density: float | None = Field(default=None, gt=0, le=1, description="The same as a share of all.")
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        own, other = ("nnz", "rows") if self.storage == "csr" else ("rows", "nnz")
+        if getattr(self, other) is not None:
+            raise ValueError(f"{self.storage} takes {own!r} or 'density', not {other!r}")
+        if (getattr(self, own) is None) == (self.density is None):
+            raise ValueError(f"state either {own!r} or 'density'")
+        return self
+
+    def to_declared(self) -> DeclaredStorage:
+        """As the engine has it."""
+        return DeclaredStorage(self.storage, self.nnz if self.storage == "csr" else self.rows, self.density)
+
+
 class BindingsRequest(Schema):
     """Shapes, values and ranges of a model's inputs."""
 
@@ -114,9 +141,15 @@ class BindingsRequest(Schema):
         description="Half-open ranges from which random values of integer inputs are drawn.",
         max_length=4096,
     )
+    input_storage: dict[Name, InputStorage] = Field(
+        default_factory=dict,
+        description="Sparse storage types by input name. Runs whose inputs hold more are refused.",
+        max_length=4096,
+    )
     inputs: dict[Name, Sha256] = Field(
         default_factory=dict,
-        description="Tensors by input name: blobs of `.npy` files. They bind the shapes of their inputs. "
+        description="Tensors by input name: blobs of `.npy` files, or of `.npz` files with the parts of a "
+        "csr matrix, as `scipy.sparse.save_npz` writes them. They bind the shapes of their inputs. "
         "Outputs come back as `outputs.npz`.",
         max_length=4096,
     )

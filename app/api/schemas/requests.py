@@ -66,6 +66,7 @@ def drafts_of(
                 "shapes": body.input_shapes,
                 "values": body.input_values,
                 "ranges": {k: list(v) for k, v in body.input_ranges.items()},
+                **storage_of(body),
             },
             "limits": asdict(limits),
         }
@@ -142,3 +143,9 @@ def limits_of(settings: Settings, kind: str, asked: JobLimits) -> Limits:
         asked.memory_bytes or settings.job_memory_bytes,
         settings.max_artifact_bytes,
     )
+
+
+def storage_of(body: BindingsRequest) -> dict[str, Any]:
+    """The field `storage` of bindings, where a request declares storage types."""
+    declared = {k: asdict(v.to_declared()) for k, v in body.input_storage.items()}
+    return {"storage": declared} if declared else {}

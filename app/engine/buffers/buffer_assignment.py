@@ -42,6 +42,8 @@ def build(compilation: Compilation, *, whole: bool = True) -> BufferAssignment:
     lives = _lives(steps, owners)
     classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives)
     notes = {**share_views(steps, classes), **_share_inplace(steps, classes, whole)}
+    for value, told in _sparse_notes(lives, compilation).items():
+        notes[value] = "; ".join([told, *filter(None, [notes.get(value)])])
 
     taken: set[str] = set()
     planned = tuple(v for v in lives if not graph.is_dynamic(v))
@@ -59,6 +61,16 @@ def build(compilation: Compilation, *, whole: bool = True) -> BufferAssignment:
         *(name for _, choice in steps for name in unplanned_bodies(choice.calls)),
     )
     return BufferAssignment(storages, scratch, workspaces, bodies, Problem(buffers), naive, unplanned)
+
+
+def _sparse_notes(lives: Lives, compilation: Compilation) -> dict[ir.Value, str]:
+    """Notes on the bounds and bytes of sparse values of a run."""
+    found = {}
+    for value, storage in compilation.plan.require("storage").items():
+        if storage.kind != "default" and not value.is_initializer() and value in lives:
+            form = SparseFormat.of(storage, graph.static_shape(value), graph.element_type(value).itemsize)
+            found[value] = f"{value.name!r} is {form}, dense {graph.nbytes(value)} byte"
+    return found
 
 
 def parts(storage: Storage, alignment: int) -> tuple[Part, ...]:

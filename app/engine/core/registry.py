@@ -8,7 +8,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -80,9 +80,9 @@ class PlanningContext:
         dtype, shape = value.dtype, value.shape
         assert dtype is not None
         assert shape is not None
-        density = self.storage[value].density if value in self.storage else 1.0
+        stored = replace(self.storage.get(value, StorageType(kind, dtype.name)), kind=kind)
         dims = tuple(int(d) for d in shape.dims if isinstance(d, int))
-        return SparseFormat.of(StorageType(kind, dtype.name, density), dims, dtype.numpy().itemsize)
+        return SparseFormat.of(stored, dims, dtype.numpy().itemsize)
 
     @classmethod
     def of(
@@ -229,6 +229,7 @@ class Implementation:
         padding: what it needs in padded lanes of these, and what it leaves there.
         storage: the storage types that it asks of the group's inputs and gives its outputs; values that
             are not named are dense. A constant is stored anew for each reader.
+        makes_sparse: its result is sparse though its operands are dense.
         detail: what its time depends on beside operators, shapes and types, without spaces: how full
             a constant is.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
@@ -251,6 +252,7 @@ class Implementation:
     layouts: Layouts = all_plain
     padding: Padding = UNDEFINED
     storage: Storages = all_dense
+    makes_sparse: bool = False
     detail: Callable[[Group, PlanningContext], str] = no_detail
     error: Callable[[Group, PlanningContext], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
@@ -267,11 +269,11 @@ class Implementation:
 
         `rejection` is asked once for each group; before storage types are inferred, all values are dense.
         """
-        return (
-            self.inexact(group, context)
-            or _cached(self, group, "rejection", self.rejection, context)
-            or misstored(self, group, context)
-        )
+        return self.inapplicable(group, context) or misstored(self, group, context)
+
+    def inapplicable(self, group: Group, context: PlanningContext) -> str | None:
+        """Reason why the row does not compute a group, however its values are stored; else None."""
+        return self.inexact(group, context) or _cached(self, group, "rejection", self.rejection, context)
 
     @property
     def fast(self) -> bool:

@@ -109,7 +109,7 @@ def plan(
         stages.append(Stage(step.name, text.text(after)))
 
     loaded = load(Path(path), external=external)
-    bound = Bindings({**known.shapes, **dims}, known.values, known.tensors, known.ranges)
+    bound = replace(known, shapes={**known.shapes, **dims})
     compilation = session.canonical(loaded, target, options, bound, load_registry(), observe=observe)
     if kernels is not None and target == host():
         compilation = replace(compilation, timings=stored(Compiler(kernels).folder))

@@ -70,6 +70,7 @@ class ServedModel:
         self._external = external
         self._compiler = Compiler(kernels, processes=1)
         self.fixed = dict(bindings.values)
+        self._storage = dict(bindings.storage)
         found = load(path, external=external).model.graph
         self.inputs = tuple(_port(v, "input") for v in found.inputs if v.name not in self.fixed)
         self.outputs = tuple(_port(v, "output") for v in found.outputs)
@@ -85,7 +86,7 @@ class ServedModel:
             EngineError: the graph refuses the shapes, or nothing can run it.
         """
         options = self._options
-        bindings = Bindings(shapes=dict(shapes), values=self.fixed)
+        bindings = Bindings(shapes=dict(shapes), values=self.fixed, storage=self._storage)
         loaded = load(self._path, external=self._external)
         compilation = session.canonical(loaded, host(), options, bindings, load_registry())
         if shapes == self.first or options.choose == "measured":
@@ -93,7 +94,7 @@ class ServedModel:
         else:
             compilation = dataclasses.replace(compilation, timings=stored(self._compiler.folder))
             compilation = session.raced(compilation, options, self._compiler)
-        inputs = samples(compilation.graph.inputs)
+        inputs = samples(compilation.graph.inputs, self._storage)
         _, program = session.runnable(compilation, options, self._compiler, inputs)
         return Executor(program, self._compiler)
 

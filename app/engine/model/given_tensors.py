@@ -1,5 +1,8 @@
-"""Tensors that a caller gives for inputs, as `.npy` files."""
+"""Tensors that a caller gives for inputs, as `.npy` files, or csr matrices as `.npz` files."""
 
+import io
+import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,9 +10,13 @@ from typing import Any
 import numpy as np
 
 from app.engine.types.errors import InputError
+from app.engine.types.limits import memory_bytes
+from app.engine.types.sparse_array import SparseArray
 
 Array = np.ndarray[Any, Any]
 _NPY, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
+PARTS = ("format", "shape", "data", "indices", "indptr")
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read(name: str, path: Path) -> Array:
@@ -35,10 +42,74 @@ def read(name: str, path: Path) -> Array:
     return array
 
 
+def given(name: str, path: Path) -> Array | SparseArray:
+    """The tensor of a file: an array, or a csr matrix of a `.npz` file as scipy.sparse.save_npz writes it.
+
+    Raises:
+        InputError: as for `read`; or the parts are no csr matrix.
+    """
+    with path.open("rb") as file:
+        is_archive = file.read(len(_ZIP)) == _ZIP
+    return _csr(name, path) if is_archive else read(name, path)
+
+
 def shapes(tensors: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     """Shapes of given tensors by input name.
 
     Raises:
-        InputError: as for `read`.
+        InputError: as for `given`.
     """
-    return {name: read(name, Path(path)).shape for name, path in tensors.items()}
+    return {name: given(name, Path(path)).shape for name, path in tensors.items()}
+
+
+def _csr(name: str, path: Path) -> SparseArray:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            form, shape, values, indices, indptr = (_member(archive, part) for part in PARTS)
+        if form.tobytes().rstrip(b"\0") != b"csr":
+            raise ValueError(f"its format is {form.tobytes()[:16]!r}, expected b'csr'")  # noqa: TRY301
+        if shape.shape != (2,) or shape.dtype.kind != "i" or shape.min() < 0:
+            raise ValueError("its shape is not two numbers")  # noqa: TRY301
+        found = SparseArray("csr", (int(shape[0]), int(shape[1])), values, indices, indptr)
+        if (reason := found.fault()) is not None:
+            raise ValueError(reason)  # noqa: TRY301
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+    ) as cause:
+        raise InputError(
+            f"input {name!r}: the .npz file is no csr matrix: {cause}; scipy.sparse.save_npz writes one, "
+            f"with {', '.join(PARTS)}",
+            pointer=f"/inputs/{name}",
+        ) from cause
+    return found
+
+
+def _member(archive: zipfile.ZipFile, part: str) -> Array:
+    """An array of an archive, whose sizes are checked before anything of that size is made.
+
+    Raises:
+        ValueError: it takes more memory than there is, holds objects, or has another size than stated.
+    """
+    found = archive.getinfo(f"{part}.npy")
+    available = memory_bytes()
+    if found.file_size > available:
+        raise ValueError(f"{part} takes {found.file_size} byte, the job may use {available}")
+    raw = archive.read(found)
+    stream = io.BytesIO(raw)
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        raise ValueError(f"{part} has version {version}, expected 1.0 or 2.0")
+    shape, in_columns, dtype = _HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError(f"{part} holds Python objects")
+    begin, expected = stream.tell(), math.prod(shape) * dtype.itemsize
+    if len(raw) - begin != expected:
+        raise ValueError(f"{part} has {len(raw) - begin} byte, its header says {expected}")
+    array = np.frombuffer(raw, dtype, math.prod(shape), begin)
+    return array.reshape(shape, order="F" if in_columns else "C")

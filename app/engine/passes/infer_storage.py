@@ -11,8 +11,10 @@ from app.engine.core import graph
 from app.engine.core.cache import Cache
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
-from app.engine.storage.casts import insert_casts
-from app.engine.storage.inference import StorageColumns, inferred
+from app.engine.storage.bounds import Stored, after_mxnet
+from app.engine.storage.casts import insert_casts, insert_dense
+from app.engine.storage.choice import Sparse, chosen
+from app.engine.storage.inference import StorageColumns, inferred, symbol_of
 from app.engine.types.storage import DispatchMode, StorageKind, StorageType
 
 _DENSE: StorageKind = "default"
@@ -23,8 +25,9 @@ _SHOWN = 20  # values that a note names
 class InferStorage:
     """How values are stored: as this project chooses, or as MXNet would (`options.semantics`).
 
-    Of its own accord the project stores values of a run dense; which storage type a constant gets is the
-    choice of an implementation, by cost. A node that only the reference evaluator can run falls back.
+    By itself the project stores values of a run dense, but for inputs that the job declares sparse and for
+    gradients of gathered rows, where that saves time. The storage type of a constant is the choice of an
+    implementation, by cost. A node that only the reference evaluator can run falls back.
     """
 
     fallback_backend: str = "reference"
@@ -43,21 +46,34 @@ class InferStorage:
         if compilation.options.semantics == "mxnet-1.9":
             return self._as_mxnet(compilation)
         storage = {value: storage_type(value, compilation.cache) for value in graph.values(compilation.graph)}
-        return compilation.with_plan(storage=storage, dispatch=self._dispatch(compilation, {}))
+        found, notes = chosen(compilation, _declared(compilation))
+        compilation = compilation.with_plan(storage={**storage, **found.storage})
+        compilation = replace(compilation, notes=(*compilation.notes, *notes))
+        if found.storage:
+            compilation = insert_dense(compilation, found.required)
+        return compilation.with_plan(dispatch=self._dispatch(compilation, _modes(found)))
 
     def _as_mxnet(self, compilation: Compilation) -> Compilation:
-        found = inferred(compilation.graph, compilation.registry, undeclared="default")
+        stated = _declared(compilation)
+        kinds = {value: storage.kind for value, storage in stated.items()}
+        found = inferred(compilation.graph, compilation.registry, _DENSE, kinds)
         # MXNet infers without shapes; here a buffer of csr is a matrix, and other values are stored dense.
         shapeless = [v for v, kind in found.kinds.items() if kind == "csr" and len(graph.shape(v) or ()) != 2]
         kinds = {**found.kinds, **dict.fromkeys(shapeless, _DENSE)}
         storage = {v: storage_type(v, compilation.cache, kinds[v]) for v in graph.values(compilation.graph)}
+        storage |= stated
         for node in compilation.graph:
-            densities = [storage[v].density for v in node.inputs if v is not None and kinds[v] != "default"]
+            symbol = symbol_of(node, compilation.registry)
             for value in node.outputs:
-                if storage[value].kind != "default":
-                    # A result is at most as full as its operands together; a dense operand fills it.
-                    bound = min(1.0, sum(densities)) if densities else 1.0
-                    storage[value] = replace(storage[value], density=bound)
+                if symbol is not None and storage[value].kind != _DENSE:
+                    operands = [
+                        Stored(storage[v], graph.static_shape(v)) for v in node.inputs if v is not None
+                    ]
+                    result = Stored(storage[value], graph.static_shape(value))
+                    bound = after_mxnet(symbol.op, result, operands)
+                    storage[value] = replace(
+                        storage[value], density=bound / max(result.bound, 1), bound=bound
+                    )
         notes = [f"storage types as MXNet 1.9 infers them, in {found.sweeps} sweeps: {_counted(found)}"]
         if shapeless:
             named = ", ".join(repr(v.name) for v in shapeless[:_SHOWN])
@@ -86,6 +102,23 @@ class InferStorage:
 def _counted(columns: StorageColumns) -> str:
     counts = {m: sum(mode is m for mode in columns.modes.values()) for m in DispatchMode}
     return ", ".join(f"{n} {m.value}" for m, n in counts.items() if n)
+
+
+def _declared(compilation: Compilation) -> dict[ir.Value, StorageType]:
+    """Storage types that the job declares for inputs that are tensors here and not returned as they are."""
+    inputs = {v.name or "": v for v in compilation.graph.inputs if not v.is_graph_output()}
+    return {
+        inputs[name]: declared.stored(graph.element_type(inputs[name]).name, graph.static_shape(inputs[name]))
+        for name, declared in compilation.bindings.storage.items()
+        if name in inputs
+    }
+
+
+def _modes(found: Sparse) -> dict[ir.Node, DispatchMode]:
+    """Modes of the nodes that compute on sparse operands."""
+    return {
+        n: DispatchMode.COMPUTE_EX for group, kinds in found.required.items() if kinds for n in group.nodes
+    }
 
 
 def storage_type(value: ir.Value, cache: Cache, kind: StorageKind = "default") -> StorageType:

@@ -16,6 +16,8 @@ from app.engine.model import given_tensors, naming, operand_types
 from app.engine.model.shape_inference import inference
 from app.engine.types.errors import GraphError, InputError
 from app.engine.types.limits import memory_bytes
+from app.engine.types.sparse_array import LARGEST
+from app.engine.types.storage import DeclaredStorage
 
 # Keys of model.meta: inputs that became constants; element types, and shapes, that the file gives its
 # outputs; whether all types are inferred.
@@ -62,6 +64,7 @@ class InferTypes:
             ("inputs", bindings.tensors),
             ("input_shapes", bindings.shapes),
             ("input_values", bindings.values),
+            ("input_storage", bindings.storage),
         ):
             _check_names(model.graph, names, pointer)
         bind_shapes(model.graph, bindings.shapes, given_tensors.shapes(bindings.tensors))
@@ -69,6 +72,8 @@ class InferTypes:
         bind_values(model, bindings.values)
         for value in model.graph.inputs:
             _check_static(value)
+            if (storage := bindings.storage.get(value.name or "")) is not None:
+                _check_storage(value, storage)
         naming.make_unique(model)  # errors name nodes
         model.meta[DECLARED] = {
             v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
@@ -260,6 +265,32 @@ def _check_memory(main: ir.Graph) -> None:
                 f"the job may use {available} byte of memory: bind smaller dimensions",
                 pointer=f"/input_shapes/{value.name}",
             )
+
+
+def _check_storage(value: ir.Value, storage: DeclaredStorage) -> None:
+    """Refuse a storage type that an input cannot have."""
+    reason = None
+    kind = None if graph.is_composite(value) else graph.dtype(value)
+    if kind is None or kind.kind != "f":
+        reason = f"its elements are {kind or 'none'}, those of sparse inputs are floats"
+    elif storage.kind not in ("csr", "row_sparse"):
+        reason = f"inputs are csr or row_sparse, found {storage.kind!r}"
+    elif (storage.entries is None) == (storage.density is None):
+        reason = "state either how many elements or rows it stores, or its density"
+    elif storage.density is not None and not 0 < storage.density <= 1:
+        reason = f"a density is above 0 and at most 1, found {storage.density:g}"
+    elif storage.entries is not None and storage.entries < 0:
+        reason = f"the number of what it stores must not be negative, found {storage.entries}"
+    elif not (shape := graph.static_shape(value)) or (storage.kind == "csr" and len(shape) != 2):
+        axes = "2 axes" if storage.kind == "csr" else "rows"
+        reason = f"values of this storage type have {axes}, its shape is {list(shape)}"
+    elif max(shape) > LARGEST:
+        reason = f"sparse values have axes of at most {LARGEST}, its shape is {list(shape)}"
+    if reason is not None:
+        raise InputError(
+            f"input {value.name!r} cannot be stored {storage.kind}: {reason}",
+            pointer=f"/input_storage/{value.name}",
+        )
 
 
 def _check_static(value: ir.Value) -> None:

@@ -17,6 +17,7 @@ from app.engine.core.calls import Constant, KernelCall
 from app.engine.core.group import Group
 from app.engine.core.placement import PlacedBuffer, Placement
 from app.engine.core.plan import Choice, Compilation
+from app.engine.types.storage import SparseFormat
 
 Json: TypeAlias = dict[str, Any]
 
@@ -304,7 +305,12 @@ def storage_json(value: ir.Value, compilation: Compilation) -> Json | None:
     found = (compilation.plan.storage or {}).get(value)
     if found is None:
         return None
-    return {"kind": found.kind, "dtype": found.dtype, "density": finite(found.density)}
+    told: Json = {"kind": found.kind, "dtype": found.dtype, "density": finite(found.density)}
+    if found.kind == "default" or value.is_initializer():
+        return told
+    shape, itemsize = graph.static_shape(value), graph.element_type(value).itemsize
+    form = SparseFormat.of(found, shape, itemsize)
+    return {**told, "bound": form.capacity, "bytes": form.nbytes, "dense_bytes": graph.nbytes(value)}
 
 
 def layout_json(value: ir.Value, compilation: Compilation) -> Json | None:

@@ -102,7 +102,8 @@ def _columns(outputs: Sequence[ir.Value], compilation: Compilation) -> Iterator[
     yield _values(outputs)
     for value in outputs:
         if plan.storage is not None and plan.storage[value].kind != "default":
-            yield plan.storage[value].kind
+            bound = plan.storage[value].bound
+            yield plan.storage[value].kind + ("" if bound is None else f"<={bound}")
         if plan.layout is not None and not plan.layout[value].is_plain:
             yield str(plan.layout[value])
         if plan.padding is not None and plan.padding[value] != "none":

@@ -12,6 +12,7 @@ from app.engine.core import graph
 from app.engine.core.placement import Slice
 from app.engine.core.program import Program, Step
 from app.engine.types.errors import KernelError
+from app.engine.types.storage import SparseFormat
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
@@ -25,6 +26,7 @@ class ProgramExecutor(ABC):
     def __init__(self, program: Program) -> None:
         self.program = program
         self._model = program.compilation.graph
+        self._declared = program.compilation.bindings.storage
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
@@ -66,6 +68,14 @@ class ProgramExecutor(ABC):
 
     def _ran(self, index: int) -> None:  # noqa: B027  # a hook
         """Called after each step in poisoned memory; for tests."""
+
+
+def sparse_format(program: Program, value: ir.Value) -> SparseFormat | None:
+    """How an input lies in memory that is stored sparse; None where it is dense, or no tensor."""
+    storage = program.compilation.plan.require("storage").get(value)
+    if storage is None or storage.kind == "default" or value.is_initializer():
+        return None
+    return SparseFormat.of(storage, graph.static_shape(value), graph.element_type(value).itemsize)
 
 
 def as_planned(value: ir.Value, result: object, writer: str) -> Array:

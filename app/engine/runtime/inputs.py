@@ -1,7 +1,8 @@
 """The tensors on which a program is verified and measured."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from app.engine.model import given_tensors
 from app.engine.passes.infer_types import bound_inputs
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings
+from app.engine.types.sparse_array import SparseArray
+from app.engine.types.storage import DeclaredStorage, most_entries
 
 Array = np.ndarray[Any, Any]
 
@@ -58,11 +61,28 @@ def _tensor(value: ir.Value, bindings: Bindings, random: np.random.Generator) ->
             pointer=f"/inputs/{name}",
         )
     shape = graph.static_shape(value)
+    if name in bindings.storage and kind.kind == "f":
+        return _sparse(bindings.storage[name], shape, kind, random)
     if kind.kind == "b":
         return random.integers(0, 2, shape).astype(kind)
     if value.dtype is not None and value.dtype.is_integer():
         return _integers(name, bindings.ranges.get(name), value.dtype, shape, random)
     return random.standard_normal(shape).astype(kind)
+
+
+def _sparse(
+    storage: DeclaredStorage, shape: tuple[int, ...], kind: np.dtype[Any], random: np.random.Generator
+) -> Array:
+    """As many elements or rows that are not zero as the storage type allows, where chance has them."""
+    most = most_entries(storage.kind, shape)
+    found = np.zeros(shape, kind)
+    if storage.kind == "row_sparse":
+        kept = random.choice(most, storage.bound(shape), replace=False)
+        found[kept] = random.standard_normal((len(kept), *shape[1:])).astype(kind)
+    else:
+        kept = random.choice(most, storage.bound(shape), replace=False)
+        found.reshape(-1)[kept] = random.standard_normal(len(kept)).astype(kind)
+    return found
 
 
 def _integers(
@@ -97,7 +117,14 @@ def _given(value: ir.Value, path: Path) -> Array:
     """The array of a `.npy` file, checked against the input's type and shape."""
     name = value.name or ""
     pointer = f"/inputs/{name}"
-    array: Array = np.array(given_tensors.read(name, path))
+    found = given_tensors.given(name, path)
+    if isinstance(found, SparseArray):
+        planned, kind = graph.shape(value), graph.dtype(value)
+        if found.shape != planned or found.values.dtype != kind:
+            wanted, held = f"{kind}{list(planned or ())}", f"{found.values.dtype}{list(found.shape)}"
+            raise InputError(f"input {name!r}: expected {wanted}, found {held}", pointer=pointer)
+        return found.dense()
+    array: Array = np.array(found)
     if graph.is_composite(value):
         raise InputError(f"input {name!r} is no tensor; only tensors can be given", pointer=pointer)
     if value.dtype == ir.DataType.STRING:
@@ -116,8 +143,13 @@ def _given(value: ir.Value, path: Path) -> Array:
     return array
 
 
-def samples(values: Iterable[ir.Value]) -> dict[str, object]:
-    """Arrays of the right shapes and types, by name: small positive floats, integers zero."""
+def samples(
+    values: Iterable[ir.Value], storage: Mapping[str, DeclaredStorage] = MappingProxyType({})
+) -> dict[str, object]:
+    """Arrays of the right shapes and types, by name: small positive floats, integers zero.
+
+    Inputs that are declared sparse hold what `storage` allows.
+    """
     rng = np.random.default_rng(0)
     found: dict[str, object] = {}
     for value in values:
@@ -126,5 +158,7 @@ def samples(values: Iterable[ir.Value]) -> dict[str, object]:
             continue
         shape = graph.static_shape(value)
         drawn = rng.uniform(0.5, 1.0, shape) if kind.kind == "f" else np.zeros(shape)
+        if (name := value.name or "") in storage:
+            drawn *= _sparse(storage[name], shape, np.dtype(np.float64), rng) != 0
         found[value.name or ""] = drawn.astype(kind)
     return found

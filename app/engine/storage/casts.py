@@ -35,7 +35,7 @@ def insert_casts(
     work = _CastEditor(compilation)
     found = dict(modes)
     for value in list(compilation.graph.inputs):
-        if work.kind(value) != "default":
+        if work.kind(value) != "default" and value.name not in compilation.bindings.storage:
             work.take_in(value)
     for anchor in [group.anchor for group in compilation.plan.groups]:
         group = work.fusion[anchor]
@@ -58,6 +58,24 @@ def insert_casts(
     return dataclasses.replace(work.finish(), notes=(*compilation.notes, *work.notes)), found
 
 
+def insert_dense(
+    compilation: Compilation, required: Mapping[Group, Mapping[ir.Value, StorageKind]]
+) -> Compilation:
+    """The compilation with casts to dense before groups that do not require a sparse value as it is stored.
+
+    Raises:
+        GraphError: no backend of the target casts.
+    """
+    work = _CastEditor(compilation)
+    for group in compilation.plan.groups:
+        kinds = required.get(group, {})
+        work.densify(group, [v for v in group.inputs if work.kind(v) != kinds.get(v, "default")])
+    for value in dict.fromkeys(compilation.graph.outputs):
+        if work.kind(value) != "default":
+            work.give_out(value)
+    return work.finish()
+
+
 class _CastEditor(PlanEditor):
     """A graph that casts are put into."""
 
@@ -76,18 +94,21 @@ class _CastEditor(PlanEditor):
         self.storage[value] = dataclasses.replace(self.storage[value], kind="default")
         self._cast(value, kind, readers=self._readers(value))
 
+    def densify(self, group: Group, sparse: Iterable[ir.Value]) -> Group:
+        """Let a group read these values dense; the group that stands for it from now on."""
+        replaced = {v: self._cast(v, "default") for v in sparse if self.kind(v) != "default"}
+        return self.redirect(group, replaced) if replaced else group
+
     def surround(self, group: Group) -> None:
         """Cast what a group reads to dense, and what it makes from it."""
-        replaced = {v: self._cast(v, "default") for v in group.inputs if self.kind(v) != "default"}
-        if replaced:
-            group = self.redirect(group, replaced)
+        group = self.densify(group, [v for v in group.inputs if self.kind(v) != "default"])
         for value in group.outputs:
             kind = self.kind(value)
             if kind == "default":
                 continue
             # The node makes a dense value; the name stays with the sparse one, which others read.
             storage, readers = self.storage[value], self._readers(value)
-            self.storage[value] = dataclasses.replace(storage, kind="default", density=1.0)
+            self.storage[value] = dataclasses.replace(storage, kind="default", density=1.0, bound=None)
             made = self._cast(value, kind, readers, value.name)
             self.storage[made] = dataclasses.replace(storage, density=1.0)
             self.return_instead(value, made, "default")
@@ -108,7 +129,8 @@ class _CastEditor(PlanEditor):
             attributes = [ir.AttrString("source", self.kind(value)), ir.AttrString("stype", to)]
             node = ir.Node(DOMAIN, OP, [value], attributes, outputs=[made], name=f"cast_storage:{made.name}")
             self._made[value, to] = self.insert_between(value, node, readers)
-            self.storage[made] = dataclasses.replace(self.storage[value], kind=to)
+            stored = dataclasses.replace(self.storage[value], kind=to)
+            self.storage[made] = dataclasses.replace(stored, bound=None) if to == "default" else stored
             self.partition[node] = self._part(self.fusion[node])
         return self._made[value, to]
 

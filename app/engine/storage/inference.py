@@ -6,6 +6,7 @@ number of unknowns falls, then one in which nothing may stay unknown.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -53,17 +54,23 @@ def declared(value: ir.Value) -> StorageKind | None:
     return kinds[name]
 
 
-def inferred(model: ir.Graph, registry: Registry, undeclared: StorageKind | None = None) -> StorageColumns:
+def inferred(
+    model: ir.Graph,
+    registry: Registry,
+    undeclared: StorageKind | None = None,
+    stated: Mapping[ir.Value, StorageKind] = MappingProxyType({}),
+) -> StorageColumns:
     """The storage types that MXNet 1.9.1 infers for a graph.
 
-    Inputs for which the model declares nothing are `undeclared`; None leaves them to the sweeps.
+    What is `stated` of an input precedes what the model declares. Inputs for which neither says anything are
+    `undeclared`; None leaves them to the sweeps.
 
     Raises:
         GraphError: an operator takes no operands of the storage types that it gets.
     """
     kinds: dict[ir.Value, StorageKind] = {}
     for value in (*model.inputs, *model.initializers.values()):
-        kind = declared(value) or ("default" if value.is_initializer() else undeclared)
+        kind = stated.get(value) or declared(value) or ("default" if value.is_initializer() else undeclared)
         if kind is not None:
             kinds[value] = kind
     modes: dict[ir.Node, DispatchMode] = {}

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from app.engine.types.storage import DeclaredStorage
+
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
@@ -142,9 +144,11 @@ class Bindings:
             in the exported signature.
         tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
         ranges: half-open (low, high) by integer input name, from which random values are drawn.
+        storage: declared storage types by input name.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     values: Mapping[str, float | int | bool] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)

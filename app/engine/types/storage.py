@@ -20,11 +20,55 @@ LETTERS: Mapping[str, StorageKind] = {"d": "default", "r": "row_sparse", "c": "c
 
 @dataclass(frozen=True, slots=True)
 class StorageType:
-    """How a value's elements are represented: dense or sparse, of which dtype, how full."""
+    """How a value's elements are represented: dense or sparse, of which dtype, how full.
+
+    Attributes:
+        dtype: NumPy name, or the ONNX name of a type that NumPy lacks.
+        density: of a constant, as measured; of a sparse value of a run, an upper limit.
+        bound: most elements that a csr value stores, most rows of a row_sparse one; None where `density`
+            alone is known.
+    """
 
     kind: StorageKind
-    dtype: str  # NumPy name, or the ONNX name of a type that NumPy lacks
+    dtype: str
     density: float = 1.0
+    bound: int | None = None
+
+
+def most_entries(kind: StorageKind, shape: tuple[int, ...]) -> int:
+    """Entries of a value that is full: rows of row_sparse, else elements."""
+    return shape[0] if kind == "row_sparse" else math.prod(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredStorage:
+    """Declared storage type of an input of a run, and the most that it stores: a number or a share.
+
+    Attributes:
+        entries: elements of csr, rows of row_sparse.
+        density: share of all elements or rows, above 0 and at most 1.
+    """
+
+    kind: StorageKind
+    entries: int | None = None
+    density: float | None = None
+
+    def bound(self, shape: tuple[int, ...]) -> int:
+        """Most entries of an input of this shape."""
+        most = most_entries(self.kind, shape)
+        stated = math.ceil((self.density or 0.0) * most) if self.entries is None else self.entries
+        return min(stated, most)
+
+    def stored(self, dtype: str, shape: tuple[int, ...]) -> StorageType:
+        """The storage type of an input of this shape."""
+        bound = self.bound(shape)
+        return StorageType(self.kind, dtype, bound / max(most_entries(self.kind, shape), 1), bound)
+
+    def __str__(self) -> str:
+        """As a request states it."""
+        if self.entries is None:
+            return f"{self.kind} of density {self.density:g}"
+        return f"{self.kind} of {self.entries} {'rows' if self.kind == 'row_sparse' else 'elements'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +88,11 @@ class SparseFormat:
 
     @classmethod
     def of(cls, storage: StorageType, shape: tuple[int, ...], itemsize: int) -> "SparseFormat":
-        """The format of a value, with room for as much as its density allows."""
+        """The format of a value, with room for its bound, or for as much as its density allows."""
         rows, columns = shape[0], math.prod(shape[1:])
-        most = rows if storage.kind == "row_sparse" else rows * columns
-        return cls(storage.kind, rows, columns, min(math.ceil(storage.density * most), most), itemsize)
+        most = most_entries(storage.kind, shape)
+        stated = math.ceil(storage.density * most) if storage.bound is None else storage.bound
+        return cls(storage.kind, rows, columns, min(stated, most), itemsize)
 
     @property
     def places(self) -> int:
@@ -65,6 +110,11 @@ class SparseFormat:
         return self.itemsize * (
             self.values + self.capacity * (self.columns if self.kind == "row_sparse" else 1)
         )
+
+    def __str__(self) -> str:
+        """Storage type, most entries and bytes."""
+        entries = "rows" if self.kind == "row_sparse" else "elements"
+        return f"{self.kind} of at most {self.capacity} {entries} in {self.nbytes} byte"
 
 
 class DispatchMode(enum.Enum):

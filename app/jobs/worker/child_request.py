@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from app.engine.types.options import Bindings, Options
+from app.engine.types.storage import DeclaredStorage
 from app.engine.types.target import Memory, Target
 
 Kind = Literal["optimize", "validate", "inspect", "operator", "derive"]
@@ -112,6 +113,7 @@ def bindings_of(spec: Mapping[str, Any]) -> Bindings:
         values=dict(spec.get("values", {})),
         tensors=dict(spec.get("tensors", {})),
         ranges={k: (v[0], v[1]) for k, v in spec.get("ranges", {}).items()},
+        storage={k: DeclaredStorage(**v) for k, v in spec.get("storage", {}).items()},
     )
 
 

@@ -125,16 +125,69 @@ def gathered_rows(heads, places, values, ids, y, rows, n, p0, v0, begin, end):
                 y[i * n + j] = 0
 
 
-def csr_product(heads, places, values, b, y, n, p0, v0, begin, end):
-    """y[i, :] = sum over j of a[i, j] b[j, :], a csr, b: T[., n]; units are rows."""
+def csr_product(heads, places, values, b, bias, y, n, p0, v0, begin, end):
+    """y[i, :] = bias + sum over j of a[i, j] b[j, :], a csr, b: T[., n], bias: T[n]; units are rows."""
     for i in range(begin, end):
         for c in range(n):
-            y[i * n + c] = 0
+            y[i * n + c] = bias[c]
         for k in range(heads[i], heads[i + 1]):
             x = values[v0 + k]
             row = places[p0 + k] * n
             for c in range(n):
                 y[i * n + c] += x * b[row + c]
+
+
+def scattered_rows(ids, updates, work, heads, places, values, count, rows, n, p0, v0, begin, end):
+    """Row_sparse sum of updates[j] at row ids[j] of `rows`, j from 0 to `count` in order.
+
+    work: int64[count], which is sorted: row · count + j. Where an index is outside, all stored rows become
+    NaN, and the first of all rows is stored if none would be.
+    """
+    if begin < end:
+        inside = True
+        for j in range(count):
+            row = ids[j]
+            if row < 0:
+                row += rows
+            if row < 0 or row >= rows:
+                inside = False
+                row = 0
+            work[j] = row * count + j
+        for last in range(count // 2 - 1, -count, -1):
+            # Heapsort: the heap is made while last >= 0, then the largest goes behind it.
+            end_of_heap = count
+            root = last
+            if last < 0:
+                end_of_heap = count + last
+                work[0], work[end_of_heap] = work[end_of_heap], work[0]
+                root = 0
+            child = 2 * root + 1
+            while child < end_of_heap:
+                if child + 1 < end_of_heap and work[child] < work[child + 1]:
+                    child += 1
+                if work[root] >= work[child]:
+                    break
+                work[root], work[child] = work[child], work[root]
+                root = child
+                child = 2 * root + 1
+        stored = -1
+        before = -1
+        for k in range(count):
+            row = work[k] // count
+            j = work[k] - row * count
+            if row != before:
+                stored += 1
+                places[p0 + stored] = row
+                for c in range(n):
+                    values[v0 + stored * n + c] = 0
+                before = row
+            for c in range(n):
+                values[v0 + stored * n + c] += updates[j * n + c]
+        heads[0] = stored + 1
+        if not inside:
+            zero = values[v0] - values[v0]
+            for c in range((stored + 1) * n):
+                values[v0 + c] = zero / zero
 
 
 _MAP = """\
@@ -166,6 +219,68 @@ def emit_map(recipe: Recipe, dtype: str, operands: tuple[str, ...]) -> str:
     names = ["values[values0 + k]", *(f"x{i}[{index}]" for i, index in enumerate(operands))]
     body = [*lines(recipe, names, dtype), f"y_values[y_values0 + k] = v{len(names) + len(recipe) - 1}"]
     return _MAP.format(
+        prelude=prelude(),
+        operands="".join(f", x{i}" for i in range(len(operands))),
+        body="\n".join(f"            {line}" for line in body),
+    )
+
+
+_ROWS = """\
+{prelude}
+
+def kernel(heads, places, values{operands}, y_heads, y_places, y_values, n,
+           places0, values0, y_places0, y_values0, begin, end):
+    if begin < end:
+        y_heads[0] = heads[0]
+        for k in range(heads[0]):
+            i = places[places0 + k]
+            y_places[y_places0 + k] = i
+            for column in range(n):
+{body}
+"""
+
+_UPDATE = """\
+{prelude}
+
+def kernel(heads, places, values{operands}, y, n, places0, values0, begin, end):
+    low, high = 0, heads[0]
+    while low < high:
+        middle = (low + high) // 2
+        if places[places0 + middle] < begin:
+            low = middle + 1
+        else:
+            high = middle
+    for k in range(low, heads[0]):
+        i = places[places0 + k]
+        if i >= end:
+            break
+        for column in range(n):
+{body}
+"""
+
+
+def emit_rows(recipe: Recipe, dtype: str, operands: tuple[str, ...]) -> str:
+    """The module of a function of a row_sparse value that keeps zero, as `emit_map`; one unit."""
+    names = ["values[values0 + k * n + column]", *(f"x{i}[{index}]" for i, index in enumerate(operands))]
+    body = [
+        *lines(recipe, names, dtype),
+        f"y_values[y_values0 + k * n + column] = v{len(names) + len(recipe) - 1}",
+    ]
+    return _ROWS.format(
+        prelude=prelude(),
+        operands="".join(f", x{i}" for i in range(len(operands))),
+        body="\n".join(f"                {line}" for line in body),
+    )
+
+
+def emit_update(recipe: Recipe, dtype: str, operands: tuple[str, ...]) -> str:
+    """The module of a function of a row_sparse value, as `emit_map`, written to its rows of y: T[m, n].
+
+    Units are rows of y; an operand of its shape may be y.
+    """
+    names = ["values[values0 + k * n + column]", *(f"x{i}[{index}]" for i, index in enumerate(operands))]
+    body = [*lines(recipe, names, dtype), f"y[i * n + column] = v{len(names) + len(recipe) - 1}"]
+    return _UPDATE.format(
         prelude=prelude(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         body="\n".join(f"            {line}" for line in body),

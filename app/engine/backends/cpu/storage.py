@@ -10,16 +10,21 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu import matmul
 from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_values
+from app.engine.backends.cpu.matmul import Addends, product_of
 from app.engine.backends.cpu.rows import after
+from app.engine.backends.cpu.sparse import followed
+from app.engine.backends.cpu.strided import whole_copy
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant
+from app.engine.core.calls import Argument, Call, Constant, Workspace
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, recipe_of
-from app.engine.operators.indexing import INDEX_TYPES, axis_of
+from app.engine.operators.indexing import INDEX_TYPES, axis_of, bad_indices
 from app.engine.operators.operands import data
+from app.engine.types.sparse_array import packed
 from app.engine.types.storage import SparseFormat, StorageKind
 
 Array = np.ndarray[Any, Any]
@@ -59,26 +64,6 @@ def _csr_rejection(group: Group, _context: PlanningContext) -> str | None:
     return None if rank == 2 else f"the output has {rank} axes, csr has 2"
 
 
-def packed(array: Array, form: SparseFormat) -> Array:
-    """A dense array in the one buffer of its format, as bytes."""
-    flat = array.reshape(form.rows, form.columns)
-    buffer = np.zeros(form.nbytes, np.uint8)
-    heads = buffer[: 4 * form.places].view(np.int64)
-    places = buffer[4 * form.places :][: 4 * form.capacity].view(np.int32)
-    values = buffer[form.values * form.itemsize :].view(array.dtype)
-    if form.kind == "csr":
-        rows, columns = np.nonzero(flat)
-        heads[:] = np.searchsorted(rows, np.arange(form.rows + 1))
-        places[: len(columns)] = columns
-        values[: len(columns)] = flat[rows, columns]
-    else:
-        (kept,) = np.nonzero(flat.any(axis=1))
-        heads[0] = len(kept)
-        places[: len(kept)] = kept
-        values[: len(kept) * form.columns] = flat[kept].reshape(-1)
-    return buffer
-
-
 def _sparse(
     value: ir.Value, kind: StorageKind, context: PlanningContext
 ) -> tuple[tuple[Operand, ...], SparseFormat]:
@@ -99,9 +84,8 @@ def _bytes(group: Group, context: PlanningContext) -> float:
 
 
 def _casts(group: Group) -> tuple[str, str]:
-    return graph.attribute(group.anchor, "source", "default"), graph.attribute(
-        group.anchor, "stype", "default"
-    )
+    source, to = (graph.attribute(group.anchor, name, "default") for name in ("source", "stype"))
+    return source, to
 
 
 def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
@@ -122,38 +106,50 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
         return (kernel_call(f"app.kernels.cpu.storage:{kernel}", operands, form.rows if by_rows else 1),)
 
     return Implementation(
-        f"cast_storage.{kernel}",
-        "CastStorage",
-        "numba-cpu",
-        rejection,
-        lower,
-        cost=_bytes,
-        storage=lambda group, _context: {_y(group) if source == "default" else data(group.anchor): kind},
+        f"cast_storage.{kernel}", "CastStorage", "numba-cpu", rejection, lower, cost=_bytes,
         domain="stowplan",
-    )
+        storage=lambda group, _context: {_y(group) if source == "default" else data(group.anchor): kind},
+    )  # fmt: skip
 
 
 # Elementwise
 
 
 def _formula(group: Group) -> Formula | str:
-    """The recipe of a group, its csr operand first."""
-    strange = [n.op_type for n in group.nodes if n.op_type not in KEEPERS.split()]
-    if strange:
-        return f"{strange[0]} does not keep zero"
+    """The recipe of a group, its sparse operand first."""
     first = _first(group)
+    kept = _keeping_zero(group.nodes, first)
+    return kept if isinstance(kept, str) else recipe_of(group.nodes, group.outputs, first=(first,))
+
+
+def _keeping_zero(nodes: tuple[ir.Node, ...], first: ir.Value) -> set[ir.Value] | str:
+    """Values that are zero where `first` is: what the nodes make; or why one of them is not."""
     made: set[ir.Value] = {first}
-    for node in group.nodes:
+    for node in nodes:
+        if node.op_type not in KEEPERS.split():
+            return f"{node.op_type} does not keep zero"
         if not made.intersection(v for v in node.inputs if v is not None):
-            return f"{node.op_type} {node.name!r} does not follow the csr operand"
-        if node.op_type == "Div" and node.inputs[0] not in made:
+            return f"{node.op_type} {node.name!r} does not follow the sparse operand"
+        if node.op_type == "Div" and (node.inputs[0] not in made or node.inputs[1] in made):
             return "divides by a sparse operand"
         made.update(node.outputs)
-    return recipe_of(group.nodes, group.outputs, first=(first,))
+    return made
 
 
 def _first(group: Group) -> ir.Value:
-    return group.inputs[0]
+    """The sparse operand: the first one of the output's shape."""
+    return next((v for v in group.inputs if graph.shape(v) == graph.shape(_y(group))), group.inputs[0])
+
+
+def _cycles(cycles: float, context: PlanningContext, threads: int = 1) -> float:
+    """Seconds of cycles of a core; those that threads share."""
+    shared = min(threads, context.target.cores)
+    return context.target.launch + cycles / shared * 4 * context.target.vector_lanes / context.target.flops
+
+
+def _stored_elements(value: ir.Value, kind: StorageKind, context: PlanningContext) -> int:
+    form = context.sparse(value, kind)
+    return form.capacity * (form.columns if kind == "row_sparse" else 1)
 
 
 @after(_csr_rejection)
@@ -167,11 +163,11 @@ def _map_rejection(group: Group, _context: PlanningContext) -> str | None:
         if graph.dtype(operand.value) != kind:
             return "operands differ in type"
         if operand.value is _first(group) and operand.shape != shape:
-            return f"the csr operand is broadcast to {list(shape)}"
+            return f"the sparse operand is broadcast to {list(shape)}"
         if len(operand.shape) > 2:
             return f"operand {operand.value.name!r} has {len(operand.shape)} axes"
     if sum(o.value is _first(group) for o in formula.operands) != 1:
-        return "the csr operand is read in two ways"
+        return "the sparse operand is read in two ways"
     return None
 
 
@@ -186,21 +182,103 @@ def _index(shape: tuple[int, ...], rows: int, columns: int) -> str:
     }[wide[0] == rows != 1, wide[1] == columns != 1]
 
 
-def _map_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    formula, y = _formula(group), _y(group)
-    assert not isinstance(formula, str), formula
-    source, form = _sparse(_first(group), "csr", context)
-    target, into = _sparse(y, "csr", context)
-    others = formula.operands[1:]
-    operands: Operands = (
-        *source,
-        *of_values(*(o.value for o in others)),
-        *target,
-        *(form.rows, form.columns, form.places, form.values, into.places, into.values),
+def _map(kind: StorageKind, name: str) -> Implementation:
+    """Row of elementwise nodes that keep zero, on a matrix of this storage type."""
+
+    def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+        formula, y = _formula(group), _y(group)
+        assert not isinstance(formula, str), formula
+        source, form = _sparse(_first(group), kind, context)
+        target, into = _sparse(y, kind, context)
+        others = formula.operands[1:]
+        by_rows = kind == "csr"
+        sizes = (form.rows, form.columns) if by_rows else (form.columns,)
+        operands: Operands = (
+            *source,
+            *of_values(*(o.value for o in others)),
+            *target,
+            *(*sizes, form.places, form.values, into.places, into.values),
+        )
+        indices = tuple(_index(o.shape, form.rows, form.columns) for o in others)
+        static = (formula.recipe, str(graph.dtype(y)), indices)
+        emit = "app.kernels.cpu.storage:" + ("emit_map" if by_rows else "emit_rows")
+        return (kernel_call(emit, operands, form.rows if by_rows else 1, static),)
+
+    def cost(group: Group, context: PlanningContext) -> float:
+        first = _first(group)
+        elements, rows = _stored_elements(first, kind, context), graph.static_shape(first)[0]
+        return _cycles(elements * (2 + len(group.nodes)) + rows * (kind == "csr"), context)
+
+    return Implementation(
+        name, ELEMENTWISE, "numba-cpu", _map_rejection, lower, cost=cost,
+        storage=lambda group, _context: {_first(group): kind, _y(group): kind},
+    )  # fmt: skip
+
+
+def _updates(group: Group) -> dict[ir.Value, ir.Value]:
+    """By the operand that may be row_sparse, the one that the output is where rows are not stored."""
+    *chain, last = group.nodes
+    found = {}
+    shape = graph.shape(_y(group))
+    for value in group.inputs:
+        kept = _keeping_zero(tuple(chain), value)
+        if isinstance(kept, str) or value.is_initializer() or graph.shape(value) != shape:
+            continue
+        ends = {"Add": (0, 1), "Sub": (0,)}.get(last.op_type, ())
+        for i in ends:
+            base, added = last.inputs[i], last.inputs[1 - i]
+            if base is not None and base not in kept and added in kept and graph.shape(base) == shape:
+                found[value] = base
+    return found
+
+
+def _updated(group: Group, context: PlanningContext) -> tuple[ir.Value, ir.Value]:
+    """The row_sparse operand, and the one that the output is elsewhere."""
+    found = _updates(group)
+    stored = context.storage
+    return next(
+        ((v, base) for v, base in found.items() if v in stored and stored[v].kind == "row_sparse"),
+        next(iter(found.items())),
     )
+
+
+@after(_rejection)
+def _update_rejection(group: Group, _context: PlanningContext) -> str | None:
+    found = _updates(group)
+    if not found or len(graph.static_shape(_y(group))) != 2:
+        return "is not a matrix plus or minus what keeps zeros of one operand"
+    formula = recipe_of(group.nodes, group.outputs, first=(next(iter(found)),))
+    if isinstance(formula, str):
+        return formula
+    if any(len(o.shape) > 2 or graph.dtype(o.value) != graph.dtype(_y(group)) for o in formula.operands):
+        return "operands differ in type, or have more than 2 axes"
+    for value in found:
+        if sum(o.value is value for o in formula.operands) != 1:
+            return "the sparse operand is read in two ways"
+    return None
+
+
+def _update_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+    y = _y(group)
+    value, base = _updated(group, context)
+    formula = recipe_of(group.nodes, group.outputs, first=(value,))
+    assert not isinstance(formula, str), formula
+    source, form = _sparse(value, "row_sparse", context)
+    others = formula.operands[1:]
+    sizes = form.columns, form.places, form.values
+    operands: Operands = (*source, *of_values(*(o.value for o in others), y), *sizes)
     indices = tuple(_index(o.shape, form.rows, form.columns) for o in others)
     static = (formula.recipe, str(graph.dtype(y)), indices)
-    return (kernel_call("app.kernels.cpu.storage:emit_map", operands, form.rows, static),)
+    update = kernel_call("app.kernels.cpu.storage:emit_update", operands, form.rows, static)
+    return (*whole_copy(base, y), update)
+
+
+def _update_cost(group: Group, context: PlanningContext) -> float:
+    """A copy, then the rows that are stored."""
+    value, base = _updated(group, context)
+    copied = roofline(context.target, flops=0.0, nbytes=2 * graph.nbytes(base), threads=context.threads)
+    elements = _stored_elements(value, "row_sparse", context)
+    return copied + _cycles(elements * (1 + len(group.nodes)), context, context.threads)
 
 
 @after(_rejection)
@@ -227,26 +305,110 @@ def _merge_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     return (kernel_call("app.kernels.cpu.storage:merged_rows", operands, 1),)
 
 
+def _merge_cost(group: Group, context: PlanningContext) -> float:
+    return _cycles(2 * sum(_stored_elements(v, "row_sparse", context) for v in group.inputs), context)
+
+
 # Products and rows
 
 
 @after(_csr_rejection)
 def _product_rejection(group: Group, _context: PlanningContext) -> str | None:
-    if len(group.nodes) > 1:
-        return f"takes no epilogue, the group has {len(group.nodes)} nodes"
-    if any(len(graph.static_shape(v)) != 2 for v in group.inputs):
+    node = group.anchor
+    if any(len(graph.static_shape(v)) != 2 for v in (data(node), _second(group))):
         return "operands are no matrices"
-    if graph.is_constant(data(group.anchor)):
+    if graph.is_constant(data(node)):
         return "a constant matrix is stored for its kernel"
-    return None
+    if data(node) in group.inputs[1:] or sum(data(node) in n.inputs for n in group.nodes) > 1:
+        return "the sparse operand is read in two ways"
+    if node.op_type == "Gemm":
+        return _gemm_rejection(group)
+    return _rest_rejection(group)
+
+
+def _gemm_rejection(group: Group) -> str | None:
+    node = group.anchor
+    if any(graph.attribute(node, name, 0) for name in ("transA", "transB")):
+        return "an operand is transposed"
+    own = matmul.gemm_addends(node, product_of(group))
+    if isinstance(own, str):
+        return own
+    if own.rows is not None or own.residual is not None or own.alpha != 1.0:
+        return "alpha is not 1, or C is not one element per column"
+    return _rest_rejection(group)
+
+
+def _rest_rejection(group: Group) -> str | None:
+    """Reason why what follows the product is no pass over its result."""
+    product = group.anchor.outputs[0]
+    if graph.shape(product) != graph.shape(_y(group)):
+        return "what follows the product broadcasts it"
+    if not group.epilogue:
+        return None
+    formula = recipe_of(group.epilogue, group.outputs, first=(product,))
+    return formula if isinstance(formula, str) else None
 
 
 def _product_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    y = _y(group)
+    y, n = _y(group), graph.static_shape(_y(group))[1]
     sparse, form = _sparse(data(group.anchor), "csr", context)
-    sizes = graph.static_shape(y)[1], form.places, form.values
-    operands: Operands = (*sparse, *of_values(_second(group), y), *sizes)
-    return (kernel_call("app.kernels.cpu.storage:csr_product", operands, form.rows),)
+    is_gemm = group.anchor.op_type == "Gemm"
+    own = matmul.gemm_addends(group.anchor, product_of(group)) if is_gemm else Addends()
+    assert not isinstance(own, str), own  # the rejection tells
+    kind = graph.element_type(y)
+    bias = Constant(np.zeros(n, kind)) if own.columns is None else own.columns
+    (b,), (out,) = of_values(_second(group)), of_values(y)
+    operands: Operands = (*sparse, b, (f"{kind.name}*", bias), out, n, form.places, form.values)
+    product = kernel_call("app.kernels.cpu.storage:csr_product", operands, form.rows)
+    return (product, *followed(group, group.epilogue))
+
+
+def _product_cost(group: Group, context: PlanningContext) -> float:
+    """Each stored element takes a row of the second operand, which a cache holds or not."""
+    (m, n), second = graph.static_shape(_y(group)), _second(group)
+    entries = context.sparse(data(group.anchor), "csr").capacity
+    vectors = -(-n // context.target.vector_lanes)
+    cycles = entries * (4 + 2 * vectors) + m * (6 + vectors * (2 + len(group.epilogue)))
+    moved = graph.nbytes(_y(group)) + min(graph.nbytes(second), 4 * n * entries) + 8 * entries
+    return max(
+        _cycles(cycles, context, context.threads),
+        roofline(context.target, flops=0.0, nbytes=moved, threads=context.threads),
+    )
+
+
+def _product(op: str) -> Implementation:
+    return Implementation(
+        f"{op.lower()}.csr_value", op, "numba-cpu", _product_rejection, _product_lower, cost=_product_cost,
+        storage=lambda group, _context: {data(group.anchor): "csr"},
+    )  # fmt: skip
+
+
+@after(_rejection)
+def _scatter_rejection(group: Group, _context: PlanningContext) -> str | None:
+    node = group.anchor
+    shape, indices = graph.static_shape(_y(group)), _second(group)
+    if len(group.nodes) > 1 or graph.attribute(node, "reduction", "none") != "add":
+        return "rows are added, without an epilogue"
+    if not shape or graph.static_shape(indices)[-1:] != (1,) or not graph.elements(indices):
+        return "indices are not of rows"
+    array = graph.constant(data(node))
+    if array is None or array.any():
+        return "rows are added to a value that is not constant zeros"
+    return bad_indices(node, shape[:1])
+
+
+def _scatter_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+    ids, updates = _second(group), graph.operand(group.anchor, 2)
+    target, form = _sparse(_y(group), "row_sparse", context)
+    count = graph.elements(ids)
+    sizes = count, form.rows, form.columns, form.places, form.values
+    operands: Operands = (*of_values(ids, updates), ("int64*", Workspace(8 * count)), *target, *sizes)
+    return (kernel_call("app.kernels.cpu.storage:scattered_rows", operands, 1),)
+
+
+def _scatter_cost(group: Group, context: PlanningContext) -> float:
+    count, columns = graph.elements(_second(group)), math.prod(graph.static_shape(_y(group))[1:])
+    return _cycles(count * (10 * math.log2(count + 1) + 2 * columns), context)
 
 
 @after(_rejection)
@@ -309,23 +471,23 @@ IMPLEMENTATIONS = (
     _cast("csr", "default", "dense_of_csr"),
     _cast("default", "row_sparse", "rows_of_dense"),
     _cast("row_sparse", "default", "dense_of_rows"),
+    _map("csr", "elementwise.csr"),
+    _map("row_sparse", "elementwise.row_sparse_map"),
     Implementation(
-        "elementwise.csr",
-        ELEMENTWISE,
-        "numba-cpu",
-        _map_rejection,
-        _map_lower,
-        cost=_bytes,
-        storage=lambda group, _context: {_first(group): "csr", _y(group): "csr"},
+        "elementwise.row_sparse_update", ELEMENTWISE, "numba-cpu", _update_rejection, _update_lower,
+        cost=_update_cost, inplace=lambda group, context: ((_updated(group, context)[1], _y(group)),),
+        storage=lambda group, context: {_updated(group, context)[0]: "row_sparse"},
     ),
     Implementation(
-        "elementwise.row_sparse", ELEMENTWISE, "numba-cpu", _merge_rejection, _merge_lower, cost=_bytes,
+        "scatter_nd.row_sparse", "ScatterND", "numba-cpu", _scatter_rejection, _scatter_lower,
+        cost=_scatter_cost, storage=lambda group, _context: {_y(group): "row_sparse"}, makes_sparse=True,
+    ),
+    Implementation(
+        "elementwise.row_sparse", ELEMENTWISE, "numba-cpu", _merge_rejection, _merge_lower, cost=_merge_cost,
         storage=lambda group, _context: dict.fromkeys((*group.inputs, *group.outputs), "row_sparse"),
     ),
-    Implementation(
-        "matmul.csr_value", "MatMul", "numba-cpu", _product_rejection, _product_lower, cost=_bytes,
-        storage=lambda group, _context: {data(group.anchor): "csr"},
-    ),
+    _product("MatMul"),
+    _product("Gemm"),
     Implementation(
         "sparse_retain.rows", "SparseRetain", "numba-cpu", _retain_rejection, _retain_lower, cost=_bytes,
         storage=lambda group, _context: {data(group.anchor): "row_sparse", _y(group): "row_sparse"},

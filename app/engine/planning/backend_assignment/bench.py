@@ -126,7 +126,7 @@ class Bench:
         keys = [f"{key} {i}" for i in range(len(steps))]
         if not all(k in self.cache.table for k in keys):
             with closing(self.executor(program)) as executor:
-                executor.run(samples(program.compilation.graph.inputs))
+                executor.run(samples(program.compilation.graph.inputs, program.compilation.bindings.storage))
                 runs = [executor.seconds_alone(self._clock) for _ in range(ROUNDS)]
             reading = min(self._reading() for _ in range(ROUNDS))
             self.cache.table.update(zip(keys, (max(min(c) - reading, 0.0) for c in zip(*runs))))

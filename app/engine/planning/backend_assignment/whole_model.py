@@ -53,7 +53,7 @@ def fastest_whole(
     libraries = compilation.registry.libraries(compilation.target.backends)
     if not libraries or not len(compilation.graph):
         return replace(compilation, source=None)
-    inputs = inputs or samples(compilation.graph.inputs)
+    inputs = inputs or samples(compilation.graph.inputs, compilation.bindings.storage)
     with pinned(options.threads):
         bench = Bench(compilation, options, compiler, planned, libraries)
         own = planned(compilation, options)

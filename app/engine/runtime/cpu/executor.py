@@ -14,7 +14,15 @@ from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
-from app.engine.runtime.executor import POISON, Array, ProgramExecutor, owned_by_step, stretches, unowned
+from app.engine.runtime.executor import (
+    POISON,
+    Array,
+    ProgramExecutor,
+    owned_by_step,
+    sparse_format,
+    stretches,
+    unowned,
+)
 from app.engine.types.errors import KernelError
 from app.engine.types.layout import to_physical
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, resolve
@@ -148,7 +156,10 @@ class Executor(ProgramExecutor):
         self._dispatch_loop = compile_dispatch_loop()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
-        self._inputs = {v.name or "": (v, self.place_of(v)) for v in self._model.inputs}
+        self._sparse = {v: form for v in self._model.inputs if (form := sparse_format(program, v))}
+        self._inputs = {
+            v.name or "": (v, None if v in self._sparse else self.place_of(v)) for v in self._model.inputs
+        }
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # The first kernel sequence, during whose inputs helpers can wake; a library has threads of its own.
         self._woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
@@ -164,7 +175,12 @@ class Executor(ProgramExecutor):
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """See `ProgramExecutor`; a library that runs all of it computes without copies."""
-        return super().run(inputs) if self._alone is None else self._alone(inputs)
+        if self._alone is None:
+            return super().run(inputs)
+        input_checks.check_known(inputs, self._inputs)
+        return self._alone(
+            {n: input_checks.dense(n, v, self._inputs[n][0], self._declared) for n, v in inputs.items()}
+        )
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
@@ -183,11 +199,15 @@ class Executor(ProgramExecutor):
         input_checks.check_known(inputs, self._inputs)
         for name, array in inputs.items():
             value, place = self._inputs[name]
+            if (form := self._sparse.get(value)) is not None:
+                given = input_checks.sparse(name, array, value, form.kind, self._declared)
+                given.write(self._memory(value)[0], form)
+                continue
+            array = input_checks.dense(name, array, value, self._declared)
             if place is None:
                 self._host[value] = array
                 continue
-            given = input_checks.as_planned(name, array, place.shape, place.dtype)
-            np.copyto(place, given)
+            np.copyto(place, input_checks.as_planned(name, array, place.shape, place.dtype))
 
     def step(self) -> None:
         """Run all steps on the inputs that were fed."""
@@ -288,7 +308,8 @@ class Executor(ProgramExecutor):
         if root not in self._roots:
             fixed = graph.constant(root)
             if fixed is None:
-                self._roots[root] = self._pool.take(graph.nbytes(root))
+                form = sparse_format(self.program, root)
+                self._roots[root] = self._pool.take(graph.nbytes(root) if form is None else form.nbytes)
             else:
                 self._roots[root] = self._weights.keep(fixed)
         return self._roots[root], location.offset

@@ -129,7 +129,8 @@ class DeviceExecutor(ProgramExecutor):
                 self._host[value] = inputs[name]
                 continue
             shape, kind = graph.static_shape(value), graph.dtype(value)
-            given = input_checks.as_planned(name, inputs[name], shape, kind)
+            array = input_checks.dense(name, inputs[name], value, self._declared)
+            given = input_checks.as_planned(name, array, shape, kind)
             self._write(value, given)
 
     def step(self) -> None:

@@ -1,0 +1,198 @@
+"""Storage types of values of a run by cost: which declared inputs, and which gradients, stay sparse.
+
+Each is tried: every group that a sparse value reaches takes the cheapest of its rows, those that read or
+make sparse values among them, and casts count. What saves no predicted or measured time stays dense.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.group import Group
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import Implementation, PlanningContext, all_dense
+from app.engine.cost import roofline
+from app.engine.storage.bounds import Stored, of_elementwise
+from app.engine.types.storage import SparseFormat, StorageKind, StorageType
+
+Kinds = Mapping[ir.Value, StorageKind]
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Sparse values of a plan and what each group reads and writes sparse.
+
+    Attributes:
+        storage: of sparse values.
+        required: by group, storage types of its row's operands that are not dense.
+    """
+
+    storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
+    required: Mapping[Group, Kinds] = field(default_factory=dict)
+    saved: float = 0.0  # seconds
+    reasons: tuple[str, ...] = ()  # for rows that were rejected
+
+    @property
+    def is_used(self) -> bool:
+        """True if some row reads or writes a sparse value."""
+        return any(self.required.values())
+
+
+def chosen(compilation: Compilation, declared: Mapping[ir.Value, StorageType]) -> tuple[Sparse, list[str]]:
+    """What stays sparse, and notes why; `declared` are inputs that the job declares sparse."""
+    search = _Search(compilation, declared)
+    seeds: list[ir.Value | Group] = [*declared, *search.makers()]
+    best = Sparse()
+    kept: list[ir.Value | Group] = []
+    notes: list[str] = []
+    for seed in seeds:
+        found = search.trial((*kept, seed))
+        gain = found.saved - best.saved
+        label = f"input {seed.name!r}" if isinstance(seed, ir.Value) else f"{seed.op} {seed.name!r}"
+        if gain > 0 and found.is_used:
+            kept.append(seed)
+            value = seed if isinstance(seed, ir.Value) else seed.outputs[0]
+            notes.append(f"{label} is {described(value, found.storage[value])}: saves {gain * 1e6:.3g} us")
+            best = found
+            continue
+        why = f"; {found.reasons[0]}" if found.reasons and not found.is_used else ""
+        notes.append(f"{label} is dense: sparse it would cost {-gain * 1e6:.3g} us more{why}")
+    return best, notes
+
+
+def described(value: ir.Value, storage: StorageType) -> str:
+    """Storage type of a sparse value with its bound, its bytes and those of the dense value."""
+    form = SparseFormat.of(storage, graph.static_shape(value), graph.element_type(value).itemsize)
+    return f"{form} (dense {graph.nbytes(value)})"
+
+
+class _Search:
+    """Trials of one compilation."""
+
+    def __init__(self, compilation: Compilation, declared: Mapping[ir.Value, StorageType]) -> None:
+        self._compilation = compilation
+        self._declared = declared
+        self._context = PlanningContext.of(compilation)
+        self._partition = compilation.plan.require("partition")
+        self._groups = compilation.plan.groups
+        self._dense: dict[Group, float] = {}
+
+    def makers(self) -> list[Group]:
+        """Groups that a row can give a sparse result of dense operands."""
+        return [
+            group
+            for group in self._groups
+            if any(row.makes_sparse for row in self._rows(group))
+            and any(r.makes_sparse and not r.inapplicable(group, self._context) for r in self._rows(group))
+        ]
+
+    def trial(self, seeds: tuple[ir.Value | Group, ...]) -> Sparse:
+        """Each group that a sparse value reaches by its cheapest row."""
+        storage = {v: self._declared[v] for v in seeds if isinstance(v, ir.Value)}
+        required: dict[Group, Kinds] = {}
+        cast: set[ir.Value] = set()
+        saved, reasons = 0.0, []
+        for group in self._groups:
+            inputs = [v for v in group.inputs if v in storage]
+            if not inputs and group not in seeds:
+                continue
+            context = replace(self._context, storage=storage)
+            options, rejected = self._options(group, context, may_make=group in seeds)
+            reasons += rejected
+            times = []
+            for seconds, kinds in options:
+                casts = [v for v in inputs if kinds.get(v) != storage[v].kind and v not in cast]
+                times.append(seconds + sum(map(self._cast_seconds, casts)))
+            seconds = min(times)
+            kinds = options[times.index(seconds)][1]
+            saved += self._dense_seconds(group) - seconds
+            cast.update(v for v in inputs if kinds.get(v) != storage[v].kind)
+            required[group] = kinds
+            for value in group.outputs:
+                if value in kinds:
+                    storage[value] = self._made(group, value, kinds[value], context)
+        given = [v for v in self._compilation.graph.outputs if v in storage]
+        saved -= sum(self._cast_seconds(v) for v in given if v not in cast)
+        return Sparse(storage, required, saved, tuple(reasons))
+
+    def _options(
+        self, group: Group, context: PlanningContext, *, may_make: bool
+    ) -> tuple[list[tuple[float, Kinds]], list[str]]:
+        """(seconds, storage types) of the rows that apply, the dense one first; and rejections."""
+        found: list[tuple[float, Kinds]] = [(self._dense_seconds(group), {})]
+        rejected = []
+        for row in self._rows(group):
+            if row.storage is all_dense or (row.makes_sparse and not may_make):
+                continue
+            reason = row.inapplicable(group, context)
+            if reason is None:
+                kinds = {v: k for v, k in row.storage(group, context).items() if not v.is_initializer()}
+                reason = self._misfit(group, kinds, context)
+                if kinds and reason is None:
+                    found.append((row.cost(group, context), kinds))
+            if reason is not None:
+                rejected.append(f"{row.name}: {reason}")
+        return found, rejected
+
+    def _misfit(self, group: Group, kinds: Kinds, context: PlanningContext) -> str | None:
+        """Reason why values are not stored as a row reads and writes them; None where they may be."""
+        for value, kind in kinds.items():
+            if value in group.inputs:
+                found = context.storage[value].kind if value in context.storage else "default"
+                if found != kind:
+                    return f"asks for {value.name!r} {kind}, which is {found} here"
+            else:
+                shape, itemsize = graph.static_shape(value), graph.element_type(value).itemsize
+                made = self._made(group, value, kind, context)
+                nbytes = SparseFormat.of(made, shape, itemsize).nbytes
+                if nbytes > graph.nbytes(value):
+                    return f"{value.name!r} {kind} takes up to {nbytes} byte, dense {graph.nbytes(value)}"
+        return None
+
+    def _made(
+        self, group: Group, value: ir.Value, kind: StorageKind, context: PlanningContext
+    ) -> StorageType:
+        """Storage type of a result: its bound is that of its operands' entries."""
+        shape = graph.static_shape(value)
+        operands = [
+            Stored(context.storage[v], graph.static_shape(v)) for v in group.inputs if v in context.storage
+        ]
+        bound = _BOUNDS[group.op](group, [o for o in operands if o.storage.kind == kind])
+        most = Stored(StorageType(kind, ""), shape).bound
+        bound = min(bound, most)
+        return StorageType(kind, graph.element_type(value).name, bound / max(most, 1), bound)
+
+    def _rows(self, group: Group) -> list[Implementation]:
+        backend = self._partition[group.anchor].backend
+        rows = self._compilation.registry.candidates(group.op, self._compilation.target.backends)
+        return [row for row in rows if row.backend == backend]
+
+    def _dense_seconds(self, group: Group) -> float:
+        """Seconds of the best row on dense operands, measured where there is a measurement."""
+        if group not in self._dense:
+            rows = (r for r in self._rows(group) if r.rejection_reason(group, self._context) is None)
+            times = [roofline.seconds(row, group, self._context)[0] for row in rows]
+            self._dense[group] = min(times, default=0.0)
+        return self._dense[group]
+
+    def _cast_seconds(self, value: ir.Value) -> float:
+        nbytes = 2 * graph.nbytes(value)  # zeros, then what is stored
+        return roofline.roofline(self._compilation.target, flops=0.0, nbytes=nbytes, threads=1)
+
+
+def _of_elementwise(group: Group, kept: list[Stored]) -> int:
+    return of_elementwise(len(group.nodes) == 1 and group.anchor.op_type == "Mul", kept)
+
+
+def _of_indices(group: Group, _kept: list[Stored]) -> int:
+    """One row for each index of ScatterND."""
+    shape = graph.static_shape(graph.operand(group.anchor, 1))
+    return graph.elements(graph.operand(group.anchor, 1)) // shape[-1]
+
+
+_BOUNDS: Mapping[str, Callable[[Group, list[Stored]], int]] = {
+    "Elementwise": _of_elementwise,
+    "ScatterND": _of_indices,
+}

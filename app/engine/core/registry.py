@@ -17,6 +17,8 @@ import onnx_ir as ir
 from app.engine.core.cache import Cache
 from app.engine.core.calls import Call, View
 from app.engine.core.group import Group
+from app.engine.core.patterns import Pattern
+from app.engine.core.placement import Held
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
@@ -119,6 +121,7 @@ Inplace: TypeAlias = Callable[[Group, PlanningContext], tuple[tuple[ir.Value, ir
 Views: TypeAlias = Callable[[Group, PlanningContext], tuple[View, ...]]
 Layouts: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, Layout]]
 Storages: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]
+Memories: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, Held]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,11 @@ def all_dense(_group: Group, _context: PlanningContext) -> Mapping[ir.Value, Sto
     return {}
 
 
+def main_memory(_group: Group, _context: PlanningContext) -> Mapping[ir.Value, Held]:
+    """Operands are read and written in the first memory, or where the planner moves them for want of room."""
+    return {}
+
+
 def no_detail(_group: Group, _context: PlanningContext) -> str:
     """Nothing but operators, shapes and types matters."""
     return ""
@@ -228,6 +236,8 @@ class Implementation:
         padding: what it needs in padded lanes of these, and what it leaves there.
         storage: the storage types that it asks of the group's inputs and gives its outputs; values that
             are not named are dense. A constant is stored anew for each reader.
+        memories: operands that must be in a memory of the target; others are where they are.
+        pattern: operators of every group that it computes; None where its rows tell.
         detail: what its time depends on beside operators, shapes and types, without spaces: how full
             a constant is.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
@@ -250,6 +260,8 @@ class Implementation:
     layouts: Layouts = all_plain
     padding: Padding = UNDEFINED
     storage: Storages = all_dense
+    memories: Memories = main_memory
+    pattern: Pattern | None = None
     detail: Callable[[Group, PlanningContext], str] = no_detail
     error: Callable[[Group, PlanningContext], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
@@ -373,6 +385,11 @@ class Backend:
     call_seconds: float = 10e-6
 
 
+# Rows and rules of what a target describes as data.
+Described: TypeAlias = tuple[tuple[Implementation, ...], tuple[RewriteRule, ...]]
+Describer: TypeAlias = Callable[[Target], Described]
+
+
 @dataclass(frozen=True, slots=True)
 class Registry:
     """The union of all tables."""
@@ -382,6 +399,7 @@ class Registry:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     rewrites: tuple[RewriteRule, ...] = ()
     symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
+    describers: tuple[Describer, ...] = ()
     # By operator and backends, see `candidates`: asked several times for every group.
     _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -441,7 +459,7 @@ def _offered() -> list[tuple[str, Any]]:
 def load() -> Registry:
     """Tables of operators, of our backends and of those of installed packages.
 
-    Modules of operators hold OPERATORS and SYMBOLS, those of backends BACKENDS, IMPLEMENTATIONS and REWRITES.
+    Modules of operators hold OPERATORS, SYMBOLS; of backends BACKENDS, IMPLEMENTATIONS, REWRITES, DESCRIBERS.
 
     Raises:
         ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
@@ -450,6 +468,7 @@ def load() -> Registry:
     implementations: dict[str, list[Implementation]] = {}
     backends: dict[str, Backend] = {}
     rewrites: list[RewriteRule] = []
+    describers: list[Describer] = []
     names: set[str] = set()
     symbols: dict[str, SymbolOf] = {}
     for name in _modules("app.engine.operators.tables"):
@@ -465,6 +484,7 @@ def load() -> Registry:
             if backend.name in backends:
                 raise ValueError(f"backend {backend.name!r} has two rows, the second in {name}")
             backends[backend.name] = backend
+        describers += getattr(module, "DESCRIBERS", ())
         for rule in getattr(module, "REWRITES", ()):
             if not rule.backends:
                 raise ValueError(f"rewrite {rule.name!r} in {name} states no backend")
@@ -477,4 +497,4 @@ def load() -> Registry:
     if (ours := {row.name for _, m in modules for row in getattr(m, "BACKENDS", ())}) != set(BUILT_IN):
         raise ValueError(f"`backend_names.BUILT_IN` must list {sorted(ours)}, it lists {sorted(BUILT_IN)}")
     table = {op: tuple(rows) for op, rows in implementations.items()}
-    return Registry(operators, table, backends, tuple(rewrites), symbols)
+    return Registry(operators, table, backends, tuple(rewrites), symbols, tuple(describers))

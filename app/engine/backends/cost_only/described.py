@@ -29,6 +29,7 @@ from app.engine.core.registry import (
     Padding,
     PlanningContext,
     Rejection,
+    all_plain,
 )
 from app.engine.core.rewriter import RewriteRule
 from app.engine.cost.roofline import PRODUCTS, roofline
@@ -164,11 +165,12 @@ def _steps(device: Accelerator, row: AcceleratorRow, rank: int, backend: str) ->
         ops = [ELEMENTWISE if op in ELEMENTWISE_OPS else op for op in row.pattern[anchor].ops]
     step = _Step(device, row, pattern)
     ops = tuple(dict.fromkeys(ops))
+    layouts = step.layouts if any(o.layouts for o in row.operands.values()) else all_plain
     for op in ops:
         name = row.name if len(ops) == 1 else f"{row.name}.{op.lower()}"
         yield Implementation(
             f"{backend}.{name}", op, backend, step.rejection, no_calls, step.cost, step.inplace,
-            layouts=step.layouts, memories=step.memories, padding=Padding(row.reads, row.leaves),
+            layouts=layouts, memories=step.memories, padding=Padding(row.reads, row.leaves),
             pattern=pattern, rank=rank,
         )  # fmt: skip
 

@@ -31,7 +31,8 @@ _Value = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,62}\??$")]
 _Bound = Annotated[int, Field(ge=0, le=2**53)]
 _Rate = Annotated[float, Field(ge=1.0, le=1e18)]
 _Microseconds = Annotated[float, Field(ge=0.0, le=1e9)]
-_Point = tuple[Annotated[float, Field(ge=0.0, le=1e18)], _Microseconds]
+_Pair = Field(min_length=2, max_length=2)
+_Point = Annotated[list[Annotated[float, Field(ge=0.0, le=1e18)]], _Pair]
 
 
 class CostSpec(Schema):
@@ -52,7 +53,7 @@ class CostSpec(Schema):
     )
 
 
-class OperandSpec(Schema):
+class StepOperandSpec(Schema):
     """Demands of a row on an operand."""
 
     layouts: list[Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9]+$")]] = Field(
@@ -129,13 +130,13 @@ class AcceleratorRowSpec(Schema):
         default_factory=list, description="Elementwise operators that may follow in the same step."
     )
     dtypes: _Dtypes = Field(default_factory=lambda: ["float32"], min_length=1)
-    operands: dict[Annotated[str, Field(max_length=64)], OperandSpec] = Field(
+    operands: dict[Annotated[str, Field(max_length=64)], StepOperandSpec] = Field(
         default_factory=dict,
         max_length=32,
         description="By name: values of the pattern, else `in0`, `out0` and so on; `weights` are constants, "
         "`in` and `out` all others that are not named.",
     )
-    inplace: list[tuple[_Value, _Value]] = Field(
+    inplace: list[Annotated[list[_Value], _Pair]] = Field(
         default_factory=list, max_length=16, description="(operand, result) that may be the same bytes."
     )
     reads: Literal["any", "zero"] = Field(

@@ -22,6 +22,7 @@ DTYPES = (
 )
 LONGEST_PATTERN = 16  # nodes
 LONGEST_LAYOUT = 32  # characters
+LONGEST_US = 1e9  # microseconds of a point
 WIDEST_BLOCK = 4096  # elements of an axis that all blocks of a layout hold together
 
 RESERVED = ("from", "to", "zero", "if", "loop", "scan")  # names of rows that every device has
@@ -47,7 +48,11 @@ class Cost:
     points: tuple[tuple[float, float], ...] = ()
 
     def check(self, place: str) -> None:
-        """Raises TargetError where the points do not rise."""
+        """Raises TargetError where the points do not rise, or a time is beyond any step."""
+        longest = max((time for _, time in self.points), default=0.0)
+        _require(
+            longest <= LONGEST_US, f"{longest:g} microseconds, at most {LONGEST_US:g}", f"{place}/points"
+        )
         for (before, _), (after, _) in itertools.pairwise(self.points):
             _require(
                 before < after,

@@ -11,13 +11,19 @@ from app.settings import Settings
 
 if TYPE_CHECKING:
     from app.engine.types.options import Bindings
+    from app.engine.types.target import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, what is known of its inputs, the target, and which stages to print."""
     parser.add_argument("model", metavar="SAMPLE|PATH", help="sample, ONNX file or NAME-symbol.json")
     add_repeatable_arguments(parser, "--input", "--value")
-    parser.add_argument("--target", default="host", help="name of a built-in target (default: host)")
+    parser.add_argument(
+        "--target",
+        default="host",
+        metavar="NAME|FILE",
+        help="built-in target, or a file that ends with .json, as POST /v1/targets takes it (default: host)",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of the executor (default: 1)")
     parser.add_argument(
         "--prefer", choices=("latency", "memory"), default="latency", help="(default: latency)"
@@ -36,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     from app.engine.entry.explain import plan
     from app.engine.types.errors import EngineError
     from app.engine.types.options import Options
-    from app.engine.types.target import find
     from app.samples import file_of
     from app.telemetry.logs import show_topics
 
@@ -48,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             planned = plan(
                 path,
                 options=options,
-                target=find(arguments.target),
+                target=described(arguments.target),
                 bindings=bindings(arguments),
                 kernels=settings.data / "kernels",
                 external=beside(path),
@@ -63,6 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"stowplan explain: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def described(name: str) -> "Target":
+    """The built-in target of a name, or that of a file with its description."""
+    from app.engine.types.target import find
+
+    if not name.endswith(".json"):
+        return find(name)
+    from app.api.schemas.targets import TargetSpec
+
+    return TargetSpec.model_validate_json(Path(name).read_bytes()).to_target()
 
 
 def bindings(arguments: argparse.Namespace) -> "Bindings":

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.api.test_models import refused
+from tests.engine.backends.described_targets import TENSOR32
 from tests.jobs.service import Served
 
 
@@ -151,6 +152,24 @@ def test_a_described_machine_can_be_a_target(service: Served) -> None:
     names = [t["name"] for t in service.http.get("/v1/targets").json()["targets"]]
     assert names[0] == "host"
     assert "my-board" in names
+
+
+def test_a_described_accelerator_is_kept_and_answered_as_it_was_given(service: Served) -> None:
+    created = service.http.post("/v1/targets", json=TENSOR32)
+    assert created.status_code == 201
+    assert service.http.post("/v1/targets", json=TENSOR32).status_code == 200
+    found = service.http.get("/v1/targets/tensor32").json()
+    row, given = found["accelerator"]["rows"][0], TENSOR32["accelerator"]["rows"][0]
+    assert row["pattern"] == given["pattern"]
+    assert row["operands"]["x"]["layouts"] == ["NHWC"]
+    preset = service.http.get("/v1/targets/edge-npu").json()
+    assert [r["name"] for r in preset["accelerator"]["rows"]][:2] == ["elementwise", "product"]
+    del preset["cpu_model"], preset["origin"]
+    assert service.http.post("/v1/targets", json=preset | {"name": "as-edge-npu"}).status_code == 201
+    rows = [given | {"operands": {"x": {"memory": "l2"}}}]
+    wrong = TENSOR32 | {"name": "wrong", "accelerator": {"rows": rows}}
+    body = refused(service.http.post("/v1/targets", json=wrong), 422, "target-invalid")
+    assert [e["pointer"] for e in body["errors"]] == ["/accelerator/rows/0/operands/x/memory"]
 
 
 def test_a_description_that_contradicts_itself_is_refused(service: Served) -> None:

@@ -1,6 +1,7 @@
 """Every page in a real browser: clean, reachable by keys, readable at phone width, in light and dark."""
 
 import itertools
+import json
 import re
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from playwright.sync_api import expect
 from app.jobs.store.database import migrate
 from app.settings import Settings
 from tests.api.inside import inside
+from tests.engine.backends.described_targets import BLOCK16
 from tests.web.conftest import EXPECTED, PREDICTED, WAYS, Stock, Watched
 from tests.web.models import chain
 
@@ -225,6 +227,23 @@ def test_a_job_is_run_again_and_cancelled_and_deleted(ended: Stock, open_at: Ope
     page.goto(f"{ended.url}/jobs/{ended.ids['waiting']}")
     assert "waits for a worker" in page.locator("main").inner_text()
     it.expect_clean()
+
+
+def test_an_accelerator_is_described_on_the_page(stock: Stock, open_at: Opener) -> None:
+    it = open_at(stock.url, "/targets")
+    page = it.page
+    page.get_by_text("Describe a machine", exact=True).click()
+    text, keep = page.get_by_label("Description, in JSON"), page.get_by_role("button", name="Keep it")
+    text.fill('{"name": ')
+    keep.click()
+    expect(page.locator("#new-target .problem")).to_contain_text("This is no JSON")
+    text.fill(json.dumps({**BLOCK16, "backends": ["reference"]}))
+    keep.click()
+    expect(page.locator("#new-target .problem")).to_contain_text("its backends lack it")
+    text.fill(json.dumps(BLOCK16))
+    keep.click()
+    expect(page.locator("article", has_text="block16")).to_contain_text("conv, depthwise, pool, product, add")
+    it.page.wait_for_load_state()
 
 
 def test_the_graph_is_walked_by_keys_and_tells_what_was_refused(ended: Stock, open_at: Opener) -> None:

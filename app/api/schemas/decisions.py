@@ -49,6 +49,7 @@ class DecisionAnswer(Schema):
     alternatives: list[Alternative]
     storage: dict[str, dict[str, Any] | None]
     layout: dict[str, dict[str, Any] | None]
+    memories: dict[str, str] = Field(default={}, description="Where the step asks for operands to be.")
     padding: Padding | None = None
     dispatch: dict[str, str]
 

@@ -230,7 +230,7 @@ def _storages(
         shared = [notes[v] for v in values if v in notes]
         rows.append(
             Storage(
-                _unique(owner.name or "", taken),
+                unique(owner.name or "", taken),
                 values,
                 tuple(
                     Slice(v.name or "", alias.places[v] - alias.start, classes.nbytes(v), *lives[v])
@@ -261,7 +261,7 @@ def _scratch(
                 if not isinstance(argument, Workspace):
                     continue
                 if id(argument) not in ids:
-                    ids[id(argument)] = _unique(f"{group.name}.workspace", taken)
+                    ids[id(argument)] = unique(f"{group.name}.workspace", taken)
                     copies = threads if argument.per_thread else 1
                     reason = f"workspace of step {step} {group.name!r} ({choice.implementation.name})"
                     if argument.per_thread:
@@ -273,12 +273,12 @@ def _scratch(
                     f"memory of {call.backend} for the values inside step {step} {group.name!r}, as we would "
                     "plan them; the library keeps it from run to run"
                 )
-                name = _unique(f"{group.name}.{call.backend}", taken)
+                name = unique(f"{group.name}.{call.backend}", taken)
                 rows.append(Scratch(name, 0, len(steps) - 1, call.arena_nbytes, reason, "library"))
         if named:
             by_group[group] = tuple(named)
         if nbytes := body_bytes(choice.calls):
-            bodies[group] = _unique(f"{group.name}.body", taken)
+            bodies[group] = unique(f"{group.name}.body", taken)
             reason = f"what the bodies of step {step} {group.name!r} work in, one at a time"
             if outside := unplanned_bodies(choice.calls):
                 reason += f"; at least: of {', '.join(outside)} no bound is known"
@@ -286,7 +286,8 @@ def _scratch(
     return tuple(rows), by_group, bodies
 
 
-def _unique(name: str, taken: set[str]) -> str:
+def unique(name: str, taken: set[str]) -> str:
+    """A name that is not taken yet, as like this one as can be; it is taken then."""
     found, n = name, 1
     while found in taken:
         n += 1

@@ -47,6 +47,13 @@ class Span(NamedTuple):
     last: int
 
 
+class Held(NamedTuple):
+    """Demand of a step: an operand lies in this memory of the target while it runs."""
+
+    memory: str
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """The bytes of one alias class.
@@ -79,7 +86,7 @@ class Scratch:
 
     Attributes:
         nbytes: of all threads together.
-        kind: `workspace`, `body` or `library`.
+        kind: `workspace`, `body`, `library`, or `staged`: a copy of an operand where the step asks for it.
     """
 
     id: str
@@ -133,7 +140,7 @@ class PlacedBuffer:
     """
 
     name: str
-    kind: str  # activation | conversion | workspace | library
+    kind: str  # activation | conversion | workspace | body | library | staged
     offset: int  # byte
     nbytes: int
     first: int  # step that writes it

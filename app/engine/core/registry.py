@@ -17,6 +17,8 @@ import onnx_ir as ir
 from app.engine.core.cache import Cache
 from app.engine.core.calls import Call, View
 from app.engine.core.group import Group
+from app.engine.core.patterns import Pattern
+from app.engine.core.placement import Held
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
@@ -120,6 +122,7 @@ Inplace: TypeAlias = Callable[[Group, PlanningContext], tuple[tuple[ir.Value, ir
 Views: TypeAlias = Callable[[Group, PlanningContext], tuple[View, ...]]
 Layouts: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, Layout]]
 Storages: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, StorageKind]]
+Memories: TypeAlias = Callable[[Group, PlanningContext], Mapping[ir.Value, Held]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,11 @@ def all_dense(_group: Group, _context: PlanningContext) -> Mapping[ir.Value, Sto
     return {}
 
 
+def main_memory(_group: Group, _context: PlanningContext) -> Mapping[ir.Value, Held]:
+    """Operands are read and written in the first memory, or where the planner moves them for want of room."""
+    return {}
+
+
 def no_detail(_group: Group, _context: PlanningContext) -> str:
     """Nothing but operators, shapes and types matters."""
     return ""
@@ -230,6 +238,8 @@ class Implementation:
         storage: the storage types that it asks of the group's inputs and gives its outputs; values that
             are not named are dense. A constant is stored anew for each reader.
         makes_sparse: its result is sparse though its operands are dense.
+        memories: operands that must be in a memory of the target; others are where they are.
+        pattern: operators of every group that it computes; None where its rows tell.
         detail: what its time depends on beside operators, shapes and types, without spaces: how full
             a constant is.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
@@ -253,6 +263,8 @@ class Implementation:
     padding: Padding = UNDEFINED
     storage: Storages = all_dense
     makes_sparse: bool = False
+    memories: Memories = main_memory
+    pattern: Pattern | None = None
     detail: Callable[[Group, PlanningContext], str] = no_detail
     error: Callable[[Group, PlanningContext], float | None] = no_error
     tunings: tuple[str, ...] = ("",)
@@ -376,6 +388,11 @@ class Backend:
     call_seconds: float = 10e-6
 
 
+# Rows and rules of what a target describes as data.
+Described: TypeAlias = tuple[tuple[Implementation, ...], tuple[RewriteRule, ...]]
+Describer: TypeAlias = Callable[[Target], Described]
+
+
 @dataclass(frozen=True, slots=True)
 class Registry:
     """The union of all tables."""
@@ -386,6 +403,7 @@ class Registry:
     rewrites: tuple[RewriteRule, ...] = ()
     symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
     core: CoreSet = field(default_factory=CoreSet)
+    describers: tuple[Describer, ...] = ()
     # By operator and backends, see `candidates`: asked several times for every group.
     _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -446,7 +464,7 @@ def load() -> Registry:
     """Tables of operators, of our backends and of those of installed packages.
 
     Modules of operators hold OPERATORS, SYMBOLS, CORE, EXPRESSED and OUTSIDE, those of backends BACKENDS,
-    IMPLEMENTATIONS and REWRITES.
+    IMPLEMENTATIONS, REWRITES and DESCRIBERS.
 
     Raises:
         ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
@@ -455,6 +473,7 @@ def load() -> Registry:
     implementations: dict[str, list[Implementation]] = {}
     backends: dict[str, Backend] = {}
     rewrites: list[RewriteRule] = []
+    describers: list[Describer] = []
     names: set[str] = set()
     symbols: dict[str, SymbolOf] = {}
     exchanged: dict[str, tuple[Any, ...]] = {"CORE": (), "EXPRESSED": (), "OUTSIDE": ()}
@@ -473,6 +492,7 @@ def load() -> Registry:
             if backend.name in backends:
                 raise ValueError(f"backend {backend.name!r} has two rows, the second in {name}")
             backends[backend.name] = backend
+        describers += getattr(module, "DESCRIBERS", ())
         for rule in getattr(module, "REWRITES", ()):
             if not rule.backends:
                 raise ValueError(f"rewrite {rule.name!r} in {name} states no backend")
@@ -485,4 +505,5 @@ def load() -> Registry:
     if (ours := {row.name for _, m in modules for row in getattr(m, "BACKENDS", ())}) != set(BUILT_IN):
         raise ValueError(f"`backend_names.BUILT_IN` must list {sorted(ours)}, it lists {sorted(BUILT_IN)}")
     table = {op: tuple(rows) for op, rows in implementations.items()}
-    return Registry(operators, table, backends, tuple(rewrites), symbols, CoreSet(*exchanged.values()))
+    core = CoreSet(*exchanged.values())
+    return Registry(operators, table, backends, tuple(rewrites), symbols, core, tuple(describers))

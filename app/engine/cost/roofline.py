@@ -93,6 +93,7 @@ _FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
     "QLinearMatMul": _matmul,
     "Gemm": _matmul,
 }
+PRODUCTS = frozenset(_FLOPS)  # operators whose arithmetic is a product with a second operand
 
 
 def seconds(row: "Implementation", group: Group, context: "PlanningContext") -> tuple[float, str | None]:

@@ -18,6 +18,7 @@ from app.engine.planning.precision_fallbacks import Attempt
 from app.engine.report import decisions
 from app.engine.runtime import comparison
 from app.engine.runtime.peers import Rival
+from app.engine.types.accelerator import BACKEND
 
 Json = dict[str, Any]
 
@@ -134,6 +135,21 @@ def _prediction(program: Program) -> Json:
     return {"p10": seconds, "p50": seconds, "p90": seconds, "samples": [], "warmup": 0}
 
 
+def _steps(steps: Sequence[Step]) -> Json:
+    """Numbers of steps by what runs them."""
+    predicted = sum(
+        s.choice.implementation.backend == BACKEND and not s.calls and not s.choice.views for s in steps
+    )
+    return {
+        "compiled": sum(bool(s.calls) and not s.is_host for s in steps),
+        "views": sum(not s.calls for s in steps) - predicted,
+        "predicted": predicted,  # of an accelerator, which has no calls
+        "control_flow": sum(s.is_control_flow and not s.is_fallback for s in steps),
+        "fallback": sum(s.is_fallback for s in steps),
+        "library": sum(s.is_library for s in steps),
+    }
+
+
 def summary_json(
     name: str,
     loaded: Loaded,
@@ -148,7 +164,6 @@ def summary_json(
     compilation = fused.compilation
     solution = fused.placement.solution
     nested_steps = [s for nested in bodies.walk(compilation) for s in nested.body.program.steps]
-    steps = [*fused.steps, *nested_steps]
     return {
         "schema": "stowplan.summary/1",
         "model": compilation.graph.name or name,
@@ -176,18 +191,12 @@ def summary_json(
             "steps": dict(Counter(s.choice.implementation.precision for s in fused.steps)),
         },
         "verification": verification,
-        "steps": {
-            "compiled": sum(bool(s.calls) and not s.is_host for s in steps),
-            "views": sum(not s.calls for s in steps),
-            "control_flow": sum(s.is_control_flow and not s.is_fallback for s in steps),
-            "fallback": sum(s.is_fallback for s in steps),
-            "library": sum(s.is_library for s in steps),
-            "in_bodies": len(nested_steps),  # of all of them
-        },
+        "steps": _steps([*fused.steps, *nested_steps]) | {"in_bodies": len(nested_steps)},
         "unplanned": list(fused.placement.unplanned),
         "backends": dict(Counter(p.backend for p in (compilation.plan.partition or {}).values())),
         "fallbacks": decisions.fallbacks(compilation),
         "libraries": decisions.libraries(compilation),
+        "accelerator": decisions.accelerated(compilation),
         "operators": timings["operators"][:25],
         "outside": timings["outside"],
         "spill_seconds": timings["spill_seconds"],

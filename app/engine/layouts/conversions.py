@@ -10,6 +10,7 @@ from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost import roofline
+from app.engine.types.accelerator import BACKEND
 from app.engine.types.layout import Layout
 
 DOMAIN, OP = "stowplan", "ChangeLayout"
@@ -45,28 +46,28 @@ def rows_between(
 def conversion(value: ir.Value, layout: Layout, compilation: Compilation, context: PlanningContext) -> float:
     """Seconds of one conversion of a value between row-major and a layout: the mean of both directions.
 
-    Measured, where both were; none where both layouts are the same bytes.
+    Measured, where both were, or as an accelerator's description tells; none where both are the same bytes.
     """
     shape = graph.static_shape(value)
     if layout.is_same_bytes(shape):
         return 0.0
-    measured = _measured(value, layout, compilation, context) if context.timings else None
-    if measured is not None:
-        return measured
+    known = context.timings or BACKEND in context.target.backends
+    timed = _timed(value, layout, compilation, context) if known else None
+    if timed is not None:
+        return timed
     written = stored_bytes(value, context.storage.get(value), None)
     moved = written + layout.elements(shape) * graph.element_type(value).itemsize
     return roofline.roofline(context.target, flops=0.0, nbytes=3.0 * moved, threads=context.threads)
 
 
-def _measured(
+def _timed(
     value: ir.Value, layout: Layout, compilation: Compilation, context: PlanningContext
 ) -> float | None:
     group = change(value)
     directions = []
     for rows in rows_between(group, layout, compilation, context):
-        times = [
-            seconds for seconds, by in (roofline.seconds(r, group, context) for r in rows) if by is not None
-        ]
-        directions.append(min(times, default=None))
+        times = ((row, *roofline.seconds(row, group, context)) for row in rows)
+        told = (seconds for row, seconds, by in times if by is not None or row.backend == BACKEND)
+        directions.append(min(told, default=None))
     there, back = directions
     return None if there is None or back is None else (there + back) / 2

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.core import graph
+from app.engine.core import graph, patterns
 from app.engine.core.group import ATTENTION, ELEMENTWISE, SUBGRAPH, Group
 from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.registry import PlanningContext
@@ -25,7 +25,7 @@ LARGEST_TREE = 32  # elementwise nodes in one kernel: keeps registers and compil
 
 @dataclass(frozen=True)
 class Fuse:
-    """Attentions first; then epilogues, from the last anchor to the first; then trees of elementwise nodes.
+    """Patterns, attentions; then epilogues, from the last anchor to the first; then elementwise trees.
 
     A residual Add thus goes to the later of its two producers, where the other operand is ready.
     """
@@ -42,6 +42,7 @@ class Fuse:
         work = _Work.of(compilation)
         work.take_sub_graphs()
         if self.enabled:
+            work.take_patterns()
             for node in reversed(work.nodes):
                 if node.op_type == "Softmax" and node not in work.fusion:
                     work.take_first(_attentions(node, work))
@@ -123,6 +124,14 @@ class _Work:
             leaves = functools.partial(self.named_escape, set(nodes))
             named = graph.group(tuple(nodes), heaviest, SUBGRAPH, leaves)
             self.take(named)
+
+    def take_patterns(self) -> None:
+        """Group of every pattern of a backend, as its nodes were given away."""
+        partition = self.compilation.plan.require("partition")
+        for backend in self.compilation.target.backends:
+            free = lambda n, own=backend: partition[n].backend == own and n not in self.fusion  # noqa: E731
+            for group in patterns.groups(self.compilation, backend, self.context, free):
+                self.take(group)
 
     def take_first(self, proposals: Iterator[Group]) -> None:
         for group in proposals:

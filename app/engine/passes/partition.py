@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from app.engine.core import graph
+from app.engine.core import graph, patterns
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.plan import Compilation, Subgraph
 from app.engine.core.registry import Backend, PlanningContext, Registry, Selector
@@ -101,8 +101,13 @@ class _Work:
         self.reasons: dict[ir.Node, dict[str, str]] = {node: {} for node in self.nodes}
 
     def take_nodes(self, name: str) -> None:
-        """Give a backend what is left and what it has an implementation for."""
+        """Give a backend what is left and what it has an implementation for, alone or in a pattern."""
+        free = lambda node: self.number[node] not in self.backend  # noqa: E731  # it changes meanwhile
+        for group in patterns.groups(self.compilation, name, self.context, free):
+            self.backend.update({self.number[node]: name for node in group.nodes})
         for i, node in enumerate(self.nodes):
+            if self.backend.get(i) == name:
+                continue
             if i in self.backend:
                 self.reasons[node].setdefault(name, self._before(i))
                 continue

@@ -6,7 +6,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import buffer_of
-from app.engine.buffers.spill import Spread, spread
+from app.engine.buffers.spill import Spread, demands, spread
 from app.engine.core import graph
 from app.engine.core.placement import BufferAssignment, Location, PlacedBuffer, Placement, Span
 from app.engine.core.plan import COLUMNS, Compilation
@@ -48,17 +48,34 @@ class PlanMemory:
         asked = compilation.options.memory_budget
         budget = compilation.target.budget if asked is None else asked
         found = Spread(solution, (), 0.0)
-        if solution.peak > budget and compilation.concessions.spill:
-            found = spread(compilation, storage, budget) or found
+        wanted = demands(compilation)
+        if wanted:
+            found = _required(compilation, spread(compilation, storage, budget, wanted, spill=False))
+        if found.solution.peak > budget and compilation.concessions.spill:
+            found = spread(compilation, storage, budget, wanted, spill=True) or found
+        solution = found.solution
         if found.solution.peak > budget and not compilation.concessions.unbounded:
             raise CapacityError(
                 _shortage(compilation, storage, solution, budget), needed=solution.peak, available=budget
             )
-        if not found.banks:
+        if not found.banks and not found.staged:
             validate(Problem(storage.problem.buffers, max(budget, solution.peak)), solution)
         if storage.unplanned:
             compilation = replace(compilation, notes=(*compilation.notes, _outside(storage, budget)))
         return compilation.with_plan(placement=_placement(compilation, storage, found))
+
+
+def _required(compilation: Compilation, found: Spread | None) -> Spread:
+    """Places in the memories that steps ask for; each row checked that its own operands fit."""
+    if found is None:
+        further = compilation.target.memories[1:]
+        sizes = ", ".join(f"{memory.name!r} {memory.size} byte" for memory in further)
+        raise CapacityError(
+            f"what steps ask for in further memories does not fit them: {sizes}",
+            needed=max(memory.size for memory in further) + 1,
+            available=max(memory.size for memory in further),
+        )
+    return found
 
 
 def _placement(compilation: Compilation, storage: BufferAssignment, found: Spread) -> Placement:
@@ -95,7 +112,7 @@ def _placement(compilation: Compilation, storage: BufferAssignment, found: Sprea
         PlacedBuffer(
             s.id, s.kind, offsets[s.id], s.nbytes, s.first, s.last, (), s.reason, memory=memory[s.id]
         )
-        for s in storage.scratch
+        for s in (*storage.scratch, *found.staged)
     ]
     workspaces = {group: tuple(offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
     ordered = tuple(sorted(buffers, key=lambda b: (b.first, b.offset, b.name)))

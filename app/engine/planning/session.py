@@ -32,6 +32,7 @@ from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
 from app.engine.planning import budget
 from app.engine.planning.timing_cache import stored
+from app.engine.types.accelerator import BACKEND
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import LibraryError
 from app.engine.types.options import Bindings, MemoryConcessions, Options
@@ -46,6 +47,8 @@ FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that
 # Failed branches of the proof that an arena with concatenations written by slices is the least: 2 to 5
 # seconds where they are used up, as by few problems of less than 64 buffers.
 PROOF_FAILURES = 100_000
+
+PREDICTED = "accelerator: times are predicted from the description of target {!r}, not measured"
 
 FRONTEND_PASSES: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
 
@@ -74,6 +77,16 @@ def backend_passes(options: Options) -> tuple[Pass, ...]:
     )
 
 
+def with_described(registry: Registry, target: Target) -> Registry:
+    """The registry with the rows and rules that its describers make of what a target describes as data."""
+    found = [describe(target) for describe in registry.describers]
+    table = dict(registry.implementations)
+    for row in (row for rows, _ in found for row in rows):
+        table[row.op] = (*table.get(row.op, ()), row)
+    rewrites = (*registry.rewrites, *(rule for _, rules in found for rule in rules))
+    return dataclasses.replace(registry, implementations=table, rewrites=rewrites, describers=())
+
+
 def canonical(
     loaded: Loaded,
     target: Target,
@@ -93,7 +106,11 @@ def canonical(
     """
     target = with_backends(target, options.backends)
     registry.check(target.backends)
-    compilation = Compilation(loaded.model, target, registry, options, bindings, symbol=loaded.symbol)
+    notes = (PREDICTED.format(target.name),) if BACKEND in target.backends else ()
+    registry = with_described(registry, target)
+    compilation = Compilation(
+        loaded.model, target, registry, options, bindings, notes=notes, symbol=loaded.symbol
+    )
     *portable, rewriting = FRONTEND_PASSES
     done = len(portable)
     compilation = pipeline.run(

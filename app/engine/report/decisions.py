@@ -1,6 +1,7 @@
 """decisions.json: the implementation of every group, and those that it might have had with their reasons."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -13,9 +14,10 @@ from app.engine.core.plan import Choice, Compilation, Decision
 from app.engine.core.registry import Implementation, PlanningContext, all_plain
 from app.engine.core.signature import signature
 from app.engine.cost import roofline
-from app.engine.layouts.conversions import conversion
+from app.engine.layouts.conversions import DOMAIN, conversion
 from app.engine.report.report import finite, layout_json, operators, plain, storage_json
 from app.engine.storage.inference import inferred
+from app.engine.types.accelerator import BACKEND
 from app.engine.types.layout import Layout
 from app.engine.types.storage import DispatchMode
 
@@ -97,10 +99,9 @@ def _decisions(compilation: Compilation, around: str = "", parent: str | None = 
                     },
                 },
                 "layout": {v.name: layout_json(v, compilation) for v in named},
-                "padding": {
-                    **dataclasses.asdict(choice.implementation.padding),
-                    "values": {v.name: (plan.padding or {}).get(v) for v in named},
-                },
+                "memories": _memories(choice.implementation, group, context),
+                "padding": dataclasses.asdict(choice.implementation.padding)
+                | {"values": {v.name: (plan.padding or {}).get(v) for v in named}},
                 "dispatch": {
                     f"{around}{n.name or ''}": _dispatch(n, group, compilation).value
                     for n in group.nodes
@@ -112,6 +113,11 @@ def _decisions(compilation: Compilation, around: str = "", parent: str | None = 
         for body in bodies.of_group(group, compilation):
             found += _decisions(body.program.compilation, f"{path}/{body.name}/", path)
     return found
+
+
+def _memories(chosen: Implementation, group: Group, context: PlanningContext) -> dict[str, str]:
+    """Memories that a step asks for, by operand."""
+    return {v.name or "": held.memory for v, held in chosen.memories(group, context).items()}
 
 
 def fallbacks(compilation: Compilation) -> list[Json]:
@@ -143,6 +149,30 @@ def libraries(compilation: Compilation) -> list[Json]:
         {"backend": backend, "op": op, "reason": reason, "count": n}
         for (backend, op, reason), n in sorted(counts.items())
     ]
+
+
+def accelerated(compilation: Compilation) -> Json | None:
+    """Nodes on the accelerator of the target, and why others are not on it; None where it has none."""
+    plan, conversions, counts = compilation.plan, 0, Counter[tuple[str, str, str]]()
+    if BACKEND not in compilation.target.backends:
+        return None
+    for node, part in (plan.partition or {}).items():
+        if node.domain == DOMAIN:
+            conversions += 1
+        elif part.backend != BACKEND:
+            reason = (plan.passed_over or {}).get(node.name or "", {}).get(BACKEND, "")
+            counts[part.backend, node.op_type, reason] += 1
+    chosen = plan.require("implementation").items()
+    own = [g for g, c in chosen if c.implementation.backend == BACKEND and g.anchor.domain != DOMAIN]
+    return {
+        "nodes": sum(len(group.nodes) for group in own),
+        "steps": len(own),
+        "conversions": conversions,
+        "elsewhere": [
+            {"backend": backend, "op": op, "reason": reason, "count": n}
+            for (backend, op, reason), n in sorted(counts.items())
+        ],
+    }
 
 
 def _dispatch(node: ir.Node, group: Group, compilation: Compilation) -> DispatchMode:

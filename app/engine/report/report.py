@@ -31,7 +31,8 @@ def memory_json(compilation: Compilation) -> Json:
     alignment = compilation.target.memories[0].alignment
     first = compilation.target.memories[0].name
     live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(order))
-    order_bound = compilation.plan.require("buffers").bound
+    # The bound is of all buffers in one memory.
+    order_bound = None if placement.banks else compilation.plan.require("buffers").bound
     return {
         "schema": "stowplan.memory/1",
         "memory": first,

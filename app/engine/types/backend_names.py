@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from app.engine.types.errors import UnknownBackendError
 
 # The rows `BACKENDS` of the modules in `app.engine.backends`; the registry refuses to load with others.
-BUILT_IN = ("cuda", "edge-npu", "numba-cpu", "onnxruntime", "openvino", "reference")
+BUILT_IN = ("accelerator", "cuda", "numba-cpu", "onnxruntime", "openvino", "reference")
 ENTRY_POINTS = "stowplan.backends"  # group under which installed packages offer modules like ours
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from app.engine.types import accelerator as described
+from app.engine.types.accelerator import ANY_ELEMENTWISE, Accelerator, AcceleratorRow, Limits
 from app.engine.types.errors import TargetError, UnknownTargetError
 
 Device = Literal["cpu", "cuda", "model"]
@@ -65,7 +67,8 @@ class Target:
     `memories[0]` is the main memory, where activations live. `memory_budget` bounds the arena
     (byte); None means the size of the main memory. `flops` is the peak of one core in
     single precision, for predictions; products of bf16 and int8, where `precisions`
-    has them, run at twice and four times that rate.
+    has them, run at twice and four times that rate. `accelerator` describes what the backend of that
+    name runs.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Target:
     memory_budget: int | None = None  # byte
     flops: float = 50e9  # floating-point operations per second and core
     launch: float = 1e-7  # seconds to start one kernel
+    accelerator: Accelerator | None = None
     cpu_model: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -92,12 +96,23 @@ class Target:
             (self.cores >= 1, f"cores must be at least 1, found {self.cores}"),
             (unknown is None, f"unknown precision {unknown!r}; known are {', '.join(PRECISIONS)}"),
             (budget is None or budget > 0, f"memory_budget must be positive, found {budget} byte"),
+            (
+                self.accelerator is not None or described.BACKEND not in self.backends,
+                f"the backend {described.BACKEND!r} is what a target describes, and this one does not",
+            ),
         ):
             if not holds:
                 raise TargetError(f"target {self.name!r}: {expected}")
+        if self.accelerator is not None:
+            self.accelerator.check([memory.name for memory in self.memories])
 
     def __hash__(self) -> int:
         return hash(self.name)  # hashed for every group that is planned
+
+    @property
+    def store(self) -> Memory:
+        """The largest memory, where constants live."""
+        return max(self.memories, key=lambda memory: memory.size)
 
     @property
     def budget(self) -> int:
@@ -179,6 +194,36 @@ def host() -> Target:
     )
 
 
+# A small device that multiplies 8-bit integers, but knows no zero points: those of activations become
+# corrections. No recurrence, nothing data-dependent; all steps cost what the roofline of the target says.
+_EDGE_TYPES = ("float32", "int8", "uint8", "int32", "int64", "bool")
+_EDGE_STEPS: Mapping[str, tuple[str, ...]] = {
+    "elementwise": (ANY_ELEMENTWISE,),
+    "product": ("Conv", "ConvTranspose", "MatMul", "Gemm"),
+    "integer_product": ("ConvInteger", "MatMulInteger"),
+    "pool": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    "reduce": ("ReduceMean", "ReduceSum", "ReduceMax"),
+    "normalize": ("Softmax", "LayerNormalization"),
+    "move": (
+        *("Concat", "Split", "Slice", "Pad", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+        *("Gather", "Resize", "DepthToSpace", "SpaceToDepth"),
+    ),
+}
+_EDGE_NPU = Accelerator(
+    tuple(
+        AcceleratorRow(
+            name,
+            ops,
+            epilogue=(ANY_ELEMENTWISE,),
+            dtypes=_EDGE_TYPES,
+            limits=Limits(zero_points=name != "integer_product"),
+        )
+        for name, ops in _EDGE_STEPS.items()
+    ),
+    control_flow=True,
+)
+
+
 PRESETS: tuple[Target, ...] = (
     Target("cpu-avx2", isa=("avx2", "fma"), vector_lanes=8, cores=4, flops=96e9),
     Target(
@@ -216,10 +261,11 @@ PRESETS: tuple[Target, ...] = (
         cores=1,
         caches=(64 * 1024,),
         memories=(Memory("sram", 8 * 2**20, alignment=16, bandwidth=8e9),),
-        backends=("edge-npu", "reference"),
+        backends=(described.BACKEND, "reference"),
         precisions=("f32", "int8"),
         flops=64e9,
         launch=2e-6,
+        accelerator=_EDGE_NPU,
     ),
 )
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from app.engine.types.accelerator import accelerator_of
 from app.engine.types.options import Bindings, Options
 from app.engine.types.storage import DeclaredStorage
 from app.engine.types.target import Memory, Target
@@ -98,7 +99,14 @@ def target_of(spec: Mapping[str, Any]) -> Target:
     Raises:
         TargetError: the description contradicts itself.
     """
-    return Target(**_with_tuples(spec) | {"memories": tuple(Memory(**m) for m in spec["memories"])})
+    accelerator = spec.get("accelerator")  # absent from descriptions kept by earlier versions
+    return Target(
+        **_with_tuples(spec)
+        | {
+            "memories": tuple(Memory(**m) for m in spec["memories"]),
+            "accelerator": None if accelerator is None else accelerator_of(accelerator),
+        }
+    )
 
 
 def options_of(spec: Mapping[str, Any]) -> Options:

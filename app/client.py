@@ -233,6 +233,14 @@ class Client:
         body = {"loss": loss, "wrt": None if wrt is None else list(wrt), **more}
         return _read(Model, self._json("POST", f"/v1/models/{model_id}/gradient", json=body))
 
+    def symbol(self, model_id: str, **request: Any) -> Model:
+        """Write a model as a symbol of MXNet; `request` are fields of `SymbolRequest`."""
+        return _read(Model, self._json("POST", f"/v1/models/{model_id}/symbol", json=request))
+
+    def model_file(self, model_id: str, path: Path | str, name: str = "") -> Path:
+        """Write a file of a model to a path: the graph, or that of the name."""
+        return self._download(f"/v1/models/{model_id}/file", Path(path), params={"name": name})
+
     def extract(
         self, model_id: str, outputs: Sequence[str], inputs: Sequence[str] = (), **more: Any
     ) -> Model:
@@ -438,11 +446,10 @@ class Client:
 
     def download(self, job_id: str, name: str, path: Path | str) -> Path:
         """Write an artifact to a file."""
-        place = Path(path)
-        with (
-            self._http.stream("GET", f"/v1/jobs/{job_id}/artifacts/{name}") as answer,
-            place.open("wb") as file,
-        ):
+        return self._download(f"/v1/jobs/{job_id}/artifacts/{name}", Path(path))
+
+    def _download(self, address: str, place: Path, **how: Any) -> Path:
+        with self._http.stream("GET", address, **how) as answer, place.open("wb") as file:
             for piece in answer.iter_bytes(_PIECE):
                 file.write(piece)
         return place

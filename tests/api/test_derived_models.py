@@ -1,5 +1,7 @@
 """Values of a stored model, and models made of stored ones."""
 
+from pathlib import Path
+
 from app.client import Client
 from tests.jobs.service import Served
 
@@ -32,6 +34,23 @@ def test_a_part_is_a_model_that_tells_what_it_was_made_of(service: Served) -> No
     assert service.http.get(f"/v1/models/{source}").json()["origin"] is None
     page = service.http.get(f"/models/{model['id']}", headers={"accept": "text/html"})
     assert f'href="/models/{source}"' in page.text
+
+
+def test_a_symbol_is_a_model_whose_files_are_downloaded(service: Served, tmp_path: Path) -> None:
+    source = service.model("to be spelled")
+    with Client(str(service.http.base_url)) as client:
+        made = client.model(
+            client.symbol(source, input_shapes={"x": [1]}, name="net-symbol.json").id, wait=30
+        )
+        assert made.origin is not None
+        assert made.origin["operation"] == "symbol"
+        assert client.model_file(made.id, tmp_path / "graph").read_text() == "symbol to be spelled"
+        assert client.model_file(made.id, tmp_path / "p", "model-0000.params").read_text() == "parameters"
+    answer = service.http.get(f"/v1/models/{made.id}/file", params={"name": "absent"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "blob-not-found")
+    assert service.http.get(f"/v1/models/{'0' * 32}/file").json()["code"] == "model-not-found"
+    page = service.http.get(f"/models/{made.id}", headers={"accept": "text/html"})
+    assert f'href="/v1/models/{made.id}/file?name=model-0000.params"' in page.text
 
 
 def test_two_models_are_one(service: Served) -> None:

@@ -49,6 +49,8 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "get /v1/models/{model_id}/values",
         "post /v1/models/{model_id}/extract",
         "post /v1/models/{model_id}/gradient",
+        "post /v1/models/{model_id}/symbol",
+        "get /v1/models/{model_id}/file",
         "post /v1/models/compose",
         "get /v1/targets",
         "post /v1/targets",

@@ -157,6 +157,24 @@ def test_parts_of_a_model_are_models_and_compose_to_it(real: Served, shared: Pat
             client.extract(model.id, ["nowhere"])
 
 
+def test_a_model_is_written_as_a_symbol_that_is_a_model(real: Served, shared: Path, tmp_path: Path) -> None:
+    with Client(str(real.http.base_url)) as client:
+        model = client.model(client.upload(shared / "models" / "mnist_8.onnx").id, wait=60)
+        made = client.model(client.symbol(model.id).id, wait=60)
+        assert made.report is not None
+        assert model.report is not None
+        assert (made.state, made.report["producer"]) == ("ready", "mxnet")
+        assert made.report["inputs"] == model.report["inputs"]
+        symbol, parameters = tmp_path / "net-symbol.json", tmp_path / "net-0000.params"
+        client.model_file(made.id, symbol)
+        client.model_file(made.id, parameters, "model-0000.params")
+        again = client.model(client.upload(symbol, {"model-0000.params": parameters}).id, wait=60)
+        assert again.id == made.id
+        loops = client.upload(shared / "models" / "chars2vec_en300_loop.onnx").id
+        with pytest.raises(ServiceFailureError, match="no spelling of 8 nodes: .*Loop"):
+            client.symbol(loops)
+
+
 def test_the_graph_is_exported_in_the_opset_of_choice_with_its_weights_beside(
     real: Served, shared: Path, tmp_path: Path
 ) -> None:

@@ -104,6 +104,10 @@ def derive(
     if request.get("outputs") == ["nowhere"]:
         raise InputError("the main graph has no value 'nowhere'", pointer="/outputs/0")
     parts = [path.read_text(), *(Path(p).read_text() for p in beside.values())]
+    if request["operation"] == "symbol":
+        (folder / "model-symbol.json").write_text(" ".join(["symbol", *parts]))
+        (folder / "model-0000.params").write_text("parameters")
+        return {}
     (folder / "model.onnx").write_text(" ".join([request["operation"], *parts]))
     return {}
 

@@ -1,21 +1,33 @@
 """Compare outputs of symbols with those that MXNet wrote beside them: python -m tests.mxnet FOLDER.
 
-Every symbol is read, written as ONNX and computed by onnxruntime. The exit code is 1 if an output differs by more than 1e-4 of its maximum.
+Every symbol is read, written as ONNX and computed by onnxruntime; then it is planned for this machine and run by our
+executor. The exit code is 1 if an output differs by more than 1e-4 of its maximum.
 """
 
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
+from app.cli.submit import beside
+from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.model.mxnet import params_file
+from app.engine.planning import session
 from app.engine.report.onnx import export
 from app.engine.runtime import oracle
+from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.limits import Limits
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 
+KERNELS = Path(__file__).resolve().parents[2] / "build" / "kernels"
 TOLERANCE = 1e-4
+SHOWN = ("zoo", "gluon", "mlp", "transformer", "quantized_net", "embedding_")
+OPTIONS = Options(autotune=False, choose="first")
 
 
 def difference(expected: np.ndarray, found: np.ndarray) -> float:
@@ -32,23 +44,36 @@ def difference(expected: np.ndarray, found: np.ndarray) -> float:
 
 def outputs_of(symbol: Path, inputs: dict[str, np.ndarray], folder: Path) -> list[np.ndarray]:
     """The outputs of a symbol by onnxruntime, in their order."""
-    parameters = symbol.with_name(symbol.name.replace("-symbol.json", "-0000.params"))
-    loaded = load(symbol, external={"parameters": parameters} if parameters.exists() else {})
-    export(loaded.model, folder / "model.onnx")
+    export(load(symbol, external=beside(symbol)).model, folder / "model.onnx")
     run = oracle.runtime(folder / "model.onnx", threads=1, optimized=False)
     return [np.asarray(v) for v in run(inputs).values()]
 
 
-def compare(folder: Path, name: str) -> float:
-    """The largest difference of the outputs of a case."""
+def planned_outputs(symbol: Path, inputs: dict[str, np.ndarray], compiler: Compiler) -> list[np.ndarray]:
+    """The outputs of a symbol by our executor, in their order."""
+    loaded = load(symbol, external=beside(symbol))
+    bindings = Bindings(
+        {k: v.shape for k, v in inputs.items() if k in {i.name for i in loaded.model.graph.inputs}}
+    )
+    compilation = session.canonical(loaded, host(), OPTIONS, bindings, load_registry())
+    names = [v.name for v in compilation.model.graph.outputs]
+    with closing(Executor(session.planned(compilation, OPTIONS), compiler)) as executor:
+        found = executor.run({k: inputs[k] for k in bindings.shapes})
+        return [np.array(found[name]) for name in names]
+
+
+def compare(folder: Path, name: str, compiler: Compiler) -> tuple[float, float]:
+    """The largest differences of the outputs of a case: of onnxruntime and of our executor."""
     with np.load(folder / f"{name}.npz") as arrays:
         given = dict(arrays)
     expected = [given.pop(f"output{i}") for i in range(sum(k.startswith("output") for k in given))]
+    symbol = folder / f"{name}-symbol.json"
     with tempfile.TemporaryDirectory() as scratch:
-        found = outputs_of(folder / f"{name}-symbol.json", given, Path(scratch))
-    if len(found) != len(expected):
-        return np.inf
-    return max(difference(e, f) for e, f in zip(expected, found))
+        found = outputs_of(symbol, given, Path(scratch))
+    ours = planned_outputs(symbol, given, compiler)
+    if not len(found) == len(ours) == len(expected):
+        return np.inf, np.inf
+    return tuple(max(difference(e, f) for e, f in zip(expected, others)) for others in (found, ours))
 
 
 def compare_storage(folder: Path) -> float:
@@ -63,16 +88,18 @@ def main(folder: Path) -> int:
     """Compare all cases in a folder."""
     names = sorted(p.name.removesuffix("-symbol.json") for p in folder.glob("*-symbol.json"))
     failed = 0
+    compiler = Compiler(KERNELS, processes=1)
     for name in names:
         try:
-            found, text = compare(folder, name), ""
+            found, text = compare(folder, name, compiler), ""
         except Exception as error:  # a case that fails is counted, and the others go on
-            found, text = np.inf, f"  {type(error).__name__}: {str(error)[:300]}"
-        if found > TOLERANCE:
-            failed += 1
-            print(f"{name}: differs by {found:.3g}{text}")
-        elif name.startswith(("zoo", "gluon", "mlp", "transformer")):
-            print(f"{name}: {found:.3g}")
+            found, text = (np.inf, np.inf), f"  {type(error).__name__}: {str(error)[:300]}"
+        failed += max(found) > TOLERANCE
+        if max(found) > TOLERANCE or name.startswith(SHOWN):
+            print(
+                f"{name}: onnxruntime differs by {found[0]:.3g}, our executor by {found[1]:.3g}{text}",
+                flush=True,
+            )
     if (folder / "storage.params").exists():
         found = compare_storage(folder)
         failed += found > 0

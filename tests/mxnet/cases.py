@@ -42,6 +42,9 @@ def save(folder, name, symbol, inputs, parameters=()):
         shapes, _, _ = symbol.infer_shape(**{k: a.shape for k, a in args.items()})
         for label, shape in zip(symbol.list_arguments(), shapes):
             args.setdefault(label, mx.nd.zeros(shape))
+    stored = {k: v.get("__storage_type__") for k, v in symbol.attr_dict().items()}
+    args = {k: v.tostype("row_sparse") if stored.get(k) == "1" else v for k, v in args.items()}
+    arrays.update(args)
     executor = symbol.bind(mx.cpu(), args=args, aux_states=aux, grad_req="null")
     outputs = executor.forward(is_train=False)
     symbol.save(str(folder / f"{name}-symbol.json"))
@@ -230,6 +233,10 @@ def elementwise():
     yield "where", S.where(X > 0.5, X, Y), two, {}
     yield "where_rows", S.where(S.var("c", shape=(2,)) > 0.5, X, Y), {**two, "c": (2,)}, {}
     yield "temperature", S.softmax(X, axis=1, temperature=2.0), shape, {}
+    ends = S.Cast(S.floor(S.var("n", shape=(2, 4, 5)) * 3) + 1, dtype="int32")
+    masked = S.softmax(X, ends, axis=1, use_length=True)
+    yield "softmax_lengths", masked, {**shape, "n": (2, 4, 5)}, {}
+    yield "argmax_kept", S.argmax(X, keepdims=True), shape, {}
     yield "softmax_output", S.SoftmaxOutput(S.Flatten(X), name="softmax"), shape, {}
     yield "softmax_output_4d", S.SoftmaxOutput(X, name="softmax"), shape, {}
     yield "softmax_channel", S.SoftmaxActivation(X, mode="channel"), shape, {}
@@ -306,6 +313,8 @@ def layers():
     some = S.Pooling(IMG, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg", count_include_pad=False)
     yield "pool_avg_valid", some, shape, {}
     yield "pool_lp", S.Pooling(IMG, kernel=(2, 2), stride=(2, 2), pool_type="lp", p_value=2), shape, {}
+    for name, size in (("uneven", (4, 5)), ("square", 3)):
+        yield f"adaptive_{name}", S.contrib.AdaptiveAvgPooling2D(IMG, output_size=size), shape, {}
     yield "adaptive", S.contrib.AdaptiveAvgPooling2D(IMG, output_size=1), shape, {}
     yield "lrn", S.LRN(IMG, nsize=3, alpha=0.3, knorm=1.5), shape, {}
     pair = {"g": (4,), "b": (4,)}
@@ -435,6 +444,11 @@ def indexing():
     table = {"w": (10, 6)}
     embedded = S.Embedding(index * 14 - 2, S.var("w"), input_dim=10, output_dim=6)
     yield "embedding", embedded, {"i": (2, 3)}, table
+    rows = S.var("w", stype="row_sparse", attr={"__lr_mult__": "0.5"})
+    sparse = S.contrib.SparseEmbedding(index * 9, rows, input_dim=10, output_dim=6)
+    yield "embedding_row_sparse", sparse, {"i": (2, 3)}, table
+    sparse = S.Embedding(index * 9, rows, input_dim=10, output_dim=6, sparse_grad=True)
+    yield "embedding_sparse_grad", sparse, {"i": (2, 3)}, table
     sequence, lengths = S.var("x", shape=(4, 2, 3)), S.floor(S.var("n", shape=(2,)) * 3) + 1
     pair = {"x": (4, 2, 3), "n": (2,)}
     for op in ("SequenceMask", "SequenceLast", "SequenceReverse"):

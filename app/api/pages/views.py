@@ -43,6 +43,8 @@ ABOUT = {
     "report.html": "the report as one page that needs nothing else",
     "outputs.npz": "what the model computed from the given inputs",
     "model.onnx": "a model that was made of others",
+    "model-symbol.json": "the same as a symbol of MXNet",
+    "model-0000.params": "parameters of the symbol",
 }
 
 router = APIRouter(include_in_schema=False)

@@ -17,6 +17,7 @@ from app.api.schemas.models import (
     GradientRequest,
     ModelAnswer,
     Origin,
+    SymbolRequest,
     ValueAnswer,
     ValueList,
     ValueRole,
@@ -38,7 +39,9 @@ from app.jobs.queue.dispatch import INSPECT_QUEUE
 from app.jobs.store import job_repository, model_repository
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
-MADE = "model.onnx"  # artifact of a job that makes a model
+# Artifacts of a job that makes a model, by the names that the model's files have.
+MADE = ("model.onnx", "model-symbol.json", "model-0000.params")
+GRAPHS = MADE[:2]
 _LONGEST_NAME = 255  # of a file, as tables keep it
 _WAIT_MARGIN = 30.0  # seconds for a job to find a free worker
 _MAKING: dict[str, Any] = {
@@ -125,6 +128,23 @@ async def differentiate_model(
     return await made_of(service, "gradient", [model_id], asked, response, body.name, wait)
 
 
+@router.post("/{model_id}/symbol", summary="Write a model as a symbol of MXNet", **_MAKING)
+async def write_symbol(
+    model_id: ModelId,
+    body: SymbolRequest,
+    response: Response,
+    service: ServiceOf,
+    wait: long_poll.Wait = None,
+) -> ModelAnswer:
+    """Spell a model in plain operators of MXNet 1.9.1; the new model has the symbol and `model-0000.params`.
+
+    `getModelFile` downloads both. A model with nodes that have no spelling is refused, with all of their
+    reasons (`symbol-unsupported`).
+    """
+    asked = body.model_dump(exclude={"name"})
+    return await made_of(service, "symbol", [model_id], asked, response, body.name, wait)
+
+
 @router.post("/compose", summary="Make one model of two", **_MAKING)
 async def compose_models(
     body: ComposeRequest, response: Response, service: ServiceOf, wait: long_poll.Wait = None
@@ -151,8 +171,8 @@ async def made_of(
         with service.database.read() as connection:
             files = job_repository.files(connection, row["id"], "artifact")
             first = model_repository.names_of(connection, sources)[sources[0]]
-        (sha256,) = (f["sha256"] for f in files if f["name"] == MADE)
-        kept = add(service, {"": sha256}, name or f"{operation} of {first}"[:_LONGEST_NAME], origin)
+        found = {"" if f["name"] in GRAPHS else f["name"]: f["sha256"] for f in files if f["name"] in MADE}
+        kept = add(service, found, name or f"{operation} of {first}"[:_LONGEST_NAME], origin)
         _forget(service, row["id"])  # after that: the model holds the bytes now
         return kept
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import errors, long_poll, paging, uploads
@@ -263,6 +264,41 @@ def label_model(model_id: ModelId, body: LabelsRequest, service: ServiceOf) -> M
 async def get_model(model_id: ModelId, service: ServiceOf, wait: long_poll.Wait = None) -> ModelAnswer:
     """Its inputs, outputs, operators and opsets, once the inspection has ended."""
     return await inspected(service, model_id, wait)
+
+
+@router.get(
+    "/models/{model_id}/file",
+    summary="Download a file of a model",
+    response_class=FileResponse,
+    responses=errors.responses(
+        ModelNotFoundError,
+        BlobNotFoundError,
+        also={200: {"description": "Its bytes.", "content": {"application/octet-stream": _OCTETS}}},
+    ),
+)
+def get_model_file(
+    model_id: ModelId,
+    service: ServiceOf,
+    name: Annotated[
+        str, Query(max_length=255, description="A key of `files`; without it, the graph itself.")
+    ] = "",
+) -> FileResponse:
+    """The graph, its external data, or the parameters of a symbol."""
+    with service.database.read() as connection:
+        row = model_repository.find_model(connection, model_id)
+        files = job_repository.model_paths(connection, model_id)
+    if name not in files:
+        raise BlobNotFoundError(
+            f"model {model_id} has no file {name!r}; it has {', '.join(map(repr, files))}"
+        )
+    headers = {"x-content-type-options": "nosniff"}
+    title = name or row["name"] or "model"
+    return FileResponse(
+        service.blobs.path(files[name]),
+        media_type="application/octet-stream",
+        headers=headers,
+        filename=title.rpartition("/")[2],
+    )
 
 
 async def inspected(service: Service, model_id: str, wait: float | None) -> ModelAnswer:

@@ -187,6 +187,26 @@ class GradientRequest(Schema):
     name: ModelName | None = Field(default=None, description="Of the training graph.")
 
 
+class SymbolRequest(Schema):
+    """Shapes and values that inputs are bound to before a model is written as a symbol."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"input_shapes": {"x": [1, 3, 224, 224]}, "name": "resnet-symbol.json"}]
+        }
+    )
+
+    input_shapes: dict[ValueName, list[Dimension]] = Field(
+        default_factory=dict,
+        description="Dimensions by input name; none: free dimensions stay free.",
+        max_length=4096,
+    )
+    input_values: dict[ValueName, Scalar] = Field(
+        default_factory=dict, description="Scalars by input name; they become constants.", max_length=4096
+    )
+    name: ModelName | None = Field(default=None, description="Of the new model.")
+
+
 class ComposeRequest(Schema):
     """Two models as one: the second reads what the first computes."""
 

@@ -13,13 +13,17 @@ from typing import Any
 import onnx_ir as ir
 
 from app.engine.entry import training
+from app.engine.entry.symbols import to_symbol
 from app.engine.model import manipulation
 from app.engine.model.load import load, read
+from app.engine.report.mxnet.convert import Written
 from app.engine.report.onnx import export
 from app.engine.types.errors import OpsetError
 from app.engine.types.options import Bindings
 
-MADE = "model.onnx"  # the new model, in the folder of the job
+# The new model in the folder of the job: a graph, or a symbol and its parameters.
+MADE = "model.onnx"
+SYMBOL, PARAMETERS = "model-symbol.json", "model-0000.params"
 
 Json = dict[str, Any]
 
@@ -52,9 +56,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Result of an operation: a new model, or an answer, or both."""
+    """Result of an operation: a new model, as a graph or a symbol, or an answer, or both."""
 
     model: ir.Model | None = None
+    symbol: Written | None = None
     answer: Json = field(default_factory=dict)
 
 
@@ -86,13 +91,20 @@ def _compose(models: Sequence[Source], request: Mapping[str, Any]) -> Derived:
 
 def _gradient(models: Sequence[Source], request: Mapping[str, Any]) -> Derived:
     """The training graph of a model whose inputs have static shapes then."""
-    bindings = Bindings(
-        shapes={name: tuple(dims) for name, dims in request["input_shapes"].items()},
-        values=request["input_values"],
-    )
-    source = models[0]
+    source, bindings = models[0], _bindings(request)
     return Derived(
         training.training(source.path, request["loss"], request["wrt"], bindings, source.external).model
+    )
+
+
+def _symbol(models: Sequence[Source], request: Mapping[str, Any]) -> Derived:
+    return Derived(symbol=to_symbol(models[0].path, models[0].external, _bindings(request)))
+
+
+def _bindings(request: Mapping[str, Any]) -> Bindings:
+    return Bindings(
+        shapes={name: tuple(dims) for name, dims in request["input_shapes"].items()},
+        values=request["input_values"],
     )
 
 
@@ -101,6 +113,7 @@ OPERATIONS: Mapping[str, Callable[[Sequence[Source], Mapping[str, Any]], Derived
     "extract": _extract,
     "compose": _compose,
     "gradient": _gradient,
+    "symbol": _symbol,
 }
 
 
@@ -118,7 +131,7 @@ def derive(
         external: its external data.
         request: `operation`, a key of `OPERATIONS`, and what that takes.
         beside: paths of the files of other models, by the names that the module describes.
-        folder: where `MADE` goes.
+        folder: where `MADE` goes, or `SYMBOL` and `PARAMETERS`.
 
     Raises:
         EngineError: a model or the request is refused; `code` says why.
@@ -127,6 +140,8 @@ def derive(
     derived = OPERATIONS[request["operation"]](models, request)
     if derived.model is not None:
         export(derived.model, folder / MADE, notes=True)
+    if derived.symbol is not None:
+        derived.symbol.save(folder / SYMBOL, folder / PARAMETERS)
     return derived.answer
 
 

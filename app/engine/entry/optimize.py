@@ -50,7 +50,9 @@ ARTIFACTS = (
     "graph.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
-    "model.onnx",  # what `derive` makes
+    "model.onnx",  # what `derive` makes, as these two
+    "model-symbol.json",
+    "model-0000.params",
 )
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}

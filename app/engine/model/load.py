@@ -34,7 +34,7 @@ from app.engine.model.tensor_data import check_tensor
 from app.engine.types import map_type
 from app.engine.types.errors import GraphError, ModelTooLargeError, NotOnnxError, OpsetError
 from app.engine.types.limits import Limits
-from app.engine.types.storage import DECLARED
+from app.engine.types.storage import DECLARED, is_note
 
 FLOOR = 21  # opset that every graph is raised to
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
@@ -86,7 +86,11 @@ def load(
         GraphError: any other defect: a value defined twice or never, an attribute that does not fit.
     """
     proto, nodes = parse(path, external or {}, limits)
-    sparse = {t.name: p.value for t in proto.graph.initializer for p in t.metadata_props if p.key == DECLARED}
+    kept_notes = {
+        t.name: {p.key: p.value for p in t.metadata_props if is_note(p.key)}
+        for t in proto.graph.initializer
+        if t.metadata_props
+    }
     notes: list[str] = []
     kept = _detach(proto, spool)
     proto = _converted(proto, limits, notes, kept.keys(), floor)
@@ -105,9 +109,9 @@ def load(
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")
     RemoveInitializersFromInputsPass()(model)
-    for name, storage in sparse.items():  # the converter drops what tensors say of themselves
+    for name, found in kept_notes.items():  # the converter drops what tensors say of themselves
         if name in model.graph.initializers:
-            model.graph.initializers[name].metadata_props[DECLARED] = storage
+            model.graph.initializers[name].metadata_props.update(found)
     model.ir_version = max(proto.ir_version, IR_VERSION)
     model.opset_imports.setdefault("", floor)
     symbol = operator_graph(symbol_file.read(path, limits)) if symbol_file.is_symbol(path) else None

@@ -18,6 +18,11 @@ MXNET = "mxnet"  # domain of operators that are MXNet's own
 LETTERS: Mapping[str, StorageKind] = {"d": "default", "r": "row_sparse", "c": "csr"}
 
 
+def is_note(key: str) -> bool:
+    """True for metadata under the name of an attribute that symbols of MXNet have of variables."""
+    return key.startswith("__") and key.endswith("__")
+
+
 @dataclass(frozen=True, slots=True)
 class StorageType:
     """How a value's elements are represented: dense or sparse, of which dtype, how full.

@@ -30,6 +30,8 @@ ARTIFACTS: Mapping[str, str] = {
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",
     "model.onnx": "application/octet-stream",
+    "model-symbol.json": "application/json",
+    "model-0000.params": "application/octet-stream",
 }
 
 

@@ -29,11 +29,11 @@ setInterval(refresh, 15000);
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-call]");
   if (!button) return;
-  const { call: path, method, then, sure, said } = button.dataset;
+  const { call: path, method, body, then, sure, said } = button.dataset;
   if (sure && !confirm(sure)) return;
   button.disabled = true;
   try {
-    const answer = await call(method, path);
+    const answer = await call(method, path, body && JSON.parse(body));
     if (then) location.assign(root + then.replace("{id}", answer ? answer.id : ""));
     else if (said) tell(said);
   } catch (error) {

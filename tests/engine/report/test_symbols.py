@@ -15,6 +15,7 @@ from app.engine.report.mxnet.operators import ROWS
 from app.engine.runtime import oracle
 from app.engine.types.errors import SymbolError
 from app.engine.types.limits import Limits
+from tests.engine.model.mxnet.writing import Symbols
 from tests.mxnet.__main__ import difference, outputs_of
 from tests.mxnet.graphs import graphs
 
@@ -103,3 +104,33 @@ def test_free_dimensions_stay_free_or_are_bound(tmp_path: Path, capsys: pytest.C
         assert difference(np.asarray(expected), found) < TOLERANCE
     assert main(["convert", str(tmp_path / "m.onnx"), str(out), "--opset", "17"]) == 1
     assert "--opset and --external-data are of ONNX files" in capsys.readouterr().err
+
+
+def test_attributes_of_variables_and_storage_types_are_kept_both_ways(tmp_path: Path) -> None:
+    s = Symbols()
+    weight = s.var("w", storage_type="1", lr_mult="0.5", wd_mult="1.0", init="zeros")
+    s.add("Embedding", "e", s.var("i", shape="(2,)", layout="N"), weight, input_dim=5, output_dim=2)
+    w = np.zeros((5, 2), np.float32)
+    w[[1, 4]] = [[1, 2], [3, 4]]
+    path = s.save(tmp_path)
+    params_file.write(tmp_path / "net-0000.params", {"arg:w": params_file.Parameter(w, "row_sparse")})
+    given = {"net-0000.params": tmp_path / "net-0000.params"}
+    to_symbol(path, given).save(tmp_path / "o-symbol.json", tmp_path / "o-0000.params")
+    nodes = {n["name"]: n.get("attrs") for n in json.loads((tmp_path / "o-symbol.json").read_text())["nodes"]}
+    assert nodes["w"] == {
+        "__dtype__": "0",
+        "__shape__": "(5, 2)",
+        "__init__": "zeros",
+        "__lr_mult__": "0.5",
+        "__storage_type__": "1",
+    }
+    assert nodes["i"]["__layout__"] == "N"
+    found = params_file.read(tmp_path / "o-0000.params", "o", Limits())["w"]
+    assert found.storage == "row_sparse"
+    np.testing.assert_array_equal(found.array, w)
+    assert main(["convert", str(path), str(tmp_path / "m.onnx")]) == 0
+    (tensor,) = [t for t in onnx.load(tmp_path / "m.onnx").graph.initializer if t.name == "w"]
+    notes = {p.key: p.value for p in tensor.metadata_props}
+    assert notes == {"__storage_type__": "row_sparse", "__lr_mult__": "0.5", "__init__": "zeros"}
+    (back,) = outputs_of(tmp_path / "o-symbol.json", {"i": np.array([4, 1], np.float32)}, tmp_path)
+    np.testing.assert_array_equal(back, w[[4, 1]])

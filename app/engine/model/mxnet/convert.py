@@ -16,12 +16,14 @@ from app.engine.model.mxnet.params_file import STORAGE, Parameter
 from app.engine.model.mxnet.symbol_file import VARIABLE, Symbol, SymbolNode
 from app.engine.types.errors import ExternalDataError, GraphError, ModelTooLargeError, UnknownOperatorError
 from app.engine.types.limits import Limits
-from app.engine.types.storage import DECLARED
+from app.engine.types.storage import DECLARED, is_note
 
 _IR_VERSION = 10
 _FED = frozenset({"data", "state", "state_cell"})  # operands of layers that are no parameters
 _NAMED = 5  # nodes of an operator that an error names
-_LAYOUT = "__layout__"
+# Attributes of variables that become types, and the values of others that say nothing.
+_TYPES = frozenset({"__shape__", "__dtype__", DECLARED})
+_DEFAULTS = {"__lr_mult__": "1.0", "__wd_mult__": "1.0"}
 _WINDOWS = frozenset({"Convolution", "Deconvolution", "Pooling"})
 _KEEPING = """Activation BatchNorm BlockGrad Cast Dropout LRN LeakyReLU Pad SwapAxis _copy _div_scalar
 _minus_scalar _mul_scalar _plus_scalar cast clip identity relu sigmoid swapaxes tanh transpose"""
@@ -149,8 +151,11 @@ class _Conversion:
         shape = attributes.integers("__shape__") if attributes.given("__shape__") else None
         storage = attributes.integer("__storage_type__", -1)
         kind = STORAGE[storage][0] if storage in STORAGE else "default"
+        notes = _notes(node.attributes)
         if node.name in self._parameters:
             value = self._parameter(node.name, kind)
+            if value.const_value is not None:
+                value.const_value.metadata_props.update(notes)
             _check_shape(node.name, shape, self._parameters[node.name].array.shape)
             return value
         self._check_fed(node, index)
@@ -165,8 +170,7 @@ class _Conversion:
         )
         if kind != "default":
             value.metadata_props[DECLARED] = kind
-        if attributes.given(_LAYOUT):
-            value.metadata_props[_LAYOUT] = attributes.text(_LAYOUT, "")
+        value.metadata_props.update(notes)
         self._inputs.append(value)
         return value
 
@@ -237,6 +241,15 @@ class _Conversion:
             if value.dtype is None:
                 raise GraphError(f"the element type of output {name!r} is not known")
         return outputs
+
+
+def _notes(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Attributes of a variable that are kept beside it: multipliers, layout, initializer."""
+    return {
+        k: v
+        for k, v in sorted(attributes.items())
+        if is_note(k) and k not in _TYPES and v != _DEFAULTS.get(k)
+    }
 
 
 def _output(symbol: Symbol, found: Mapping[int, tuple[ir.Value, ...]], entry: tuple[int, int]) -> ir.Value:

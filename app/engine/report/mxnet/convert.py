@@ -12,7 +12,7 @@ from app.engine.model.mxnet.builder import Room
 from app.engine.model.mxnet.params_file import STORAGE, Parameter
 from app.engine.model.mxnet.symbol_file import Entry, Symbol
 from app.engine.report.mxnet.operators import ROWS
-from app.engine.report.mxnet.spelling import BOOL, FLOAT, Spelling, Unspelled, Writing
+from app.engine.report.mxnet.spelling import BOOL, FLOAT, Spelling, Unspelled, Writing, notes_of
 from app.engine.types.errors import SymbolError
 from app.engine.types.limits import Limits
 from app.engine.types.storage import DECLARED
@@ -84,17 +84,10 @@ def _input(writing: Writing, value: ir.Value) -> None:
     dims = tuple(d if isinstance(d, int) else None for d in value.shape)
     if 0 in dims:
         raise Unspelled("an input without elements; MXNet has no such tensors")
-    entry = writing.variable(name, dims or (1,), dtype, _notes(value.metadata_props))
+    entry = writing.variable(name, dims or (1,), dtype, notes_of(value.metadata_props))
     if dtype == BOOL:
         entry = writing.add("Cast", f"{name}.number", (entry,), {"dtype": str(FLOAT)})
     writing.entries[value] = entry
-
-
-def _notes(found: Mapping[str, str]) -> dict[str, str]:
-    """Attributes of a variable: those that a symbol had, and its storage type."""
-    notes = {k: v for k, v in found.items() if k.startswith("__") and k.endswith("__")}
-    number = next((n for n, (kind, _) in STORAGE.items() if kind == found.get(DECLARED)), 0)
-    return notes | ({"__storage_type__": str(number)} if number else {})
 
 
 def _write(c: Spelling) -> None:
@@ -133,8 +126,7 @@ def _stored(writing: Writing, main: ir.Graph) -> dict[str, Parameter]:
     found = {}
     for name, array in writing.parameters.items():
         value = main.initializers.get(name)
-        tensor = None if value is None else value.const_value
-        declared = "" if tensor is None else tensor.metadata_props.get(DECLARED, "")
+        declared = "" if value is None else value.metadata_props.get(DECLARED, "")
         kind = next((kind for kind, _ in STORAGE.values() if kind == declared), STORAGE[0][0])
         found[f"arg:{name}"] = Parameter(array, kind)
     return found

@@ -13,11 +13,13 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.model.mxnet.builder import Room
-from app.engine.model.mxnet.params_file import DTYPES
+from app.engine.model.mxnet.params_file import DTYPES, STORAGE
 from app.engine.model.mxnet.symbol_file import VARIABLE, Entry, Symbol, SymbolNode
+from app.engine.types.storage import DECLARED, is_note
 
 Array = np.ndarray[Any, Any]
 Dims = tuple[int | None, ...]  # None for free ones
+NO_NOTES: Mapping[str, str] = {}
 NUMBERS: Mapping[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.items()}
 FLOAT = np.dtype("f4")
 BOOL = np.dtype("?")
@@ -56,11 +58,11 @@ class Writing:
         self.nodes.append(SymbolNode(VARIABLE, self.unique(name), {**attributes, **notes}, ()))
         return len(self.nodes) - 1, 0
 
-    def parameter(self, array: Array, name: str) -> Entry:
+    def parameter(self, array: Array, name: str, notes: Mapping[str, str] = NO_NOTES) -> Entry:
         """A variable with data."""
         array = held(array)
         self.room.take(nbytes=array.nbytes)
-        entry = self.variable(name, array.shape, array.dtype, {})
+        entry = self.variable(name, array.shape, array.dtype, notes)
         self.parameters[self.nodes[-1].name] = array
         return entry
 
@@ -81,6 +83,13 @@ class Writing:
     def symbol(self, heads: tuple[Entry, ...]) -> Symbol:
         """The whole."""
         return Symbol(tuple(self.nodes), heads)
+
+
+def notes_of(found: Mapping[str, str]) -> dict[str, str]:
+    """Attributes of a variable: those that a symbol had, and its storage type."""
+    notes = {k: v for k, v in found.items() if is_note(k) and k != DECLARED}
+    number = next((n for n, (kind, _) in STORAGE.items() if kind == found.get(DECLARED)), 0)
+    return notes | ({"__storage_type__": str(number)} if number else {})
 
 
 def held(array: Array) -> Array:
@@ -132,7 +141,9 @@ class Spelling:
             array = graph.constant(value)
             if array is None:
                 raise Unspelled(f"operand {value.name!r} is not known")
-            self.writing.entries[value] = self.writing.parameter(array, value.name or "constant")
+            self.writing.entries[value] = self.writing.parameter(
+                array, value.name or "constant", notes_of(value.metadata_props)
+            )
         return self.writing.entries[value]
 
     def inputs(self) -> tuple[Entry, ...]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine.model.mxnet.builder import Call
@@ -279,10 +280,22 @@ def _smooth_l1(c: Call) -> ir.Value:
     return c.one("Where", near, inner, c.one("Sub", size, c.const(0.5 / square, x)))
 
 
+def _within(c: Call) -> ir.Value:
+    """True at places along the axis that lie before the end, which the second operand has for every line."""
+    x, lengths = c.inputs
+    rank = c.rank(x)
+    axis = c.axis("axis", rank, -1)
+    size = c.one("Squeeze", c.one("Shape", x, start=axis, end=axis + 1), c.ints(0))
+    start, step = (c.builder.constant(np.array(v, np.int64), f"{c.node.name}.constant") for v in (0, 1))
+    places = c.one("Range", start, size, step)
+    places = c.one("Reshape", places, c.ints(*(-1 if i == axis else 1 for i in range(rank))))
+    return c.one("Less", places, c.one("Unsqueeze", c.cast(lengths, ir.DataType.INT64), c.ints(axis)))
+
+
 def _softmax(op: str, *, is_negated: bool = False) -> Translation:
     def translated(c: Call) -> ir.Value:
-        if c.attributes.flag("use_length"):
-            raise c.error("use_length is not supported; expected False")
+        if used := c.attributes.flag("use_length"):
+            inside = _within(c)
         x, heat = (
             c.inputs[0],
             c.attributes.number("temperature", 1.0) if c.attributes.given("temperature") else 1.0,
@@ -290,7 +303,11 @@ def _softmax(op: str, *, is_negated: bool = False) -> Translation:
         dtype = c.attributes.dtype("dtype", None)
         if heat != 1.0 or is_negated:
             x = c.one("Mul", x, c.const((-1 if is_negated else 1) / heat, x))
+        if used:
+            x = c.one("Where", inside, x, c.const(-math.inf, x))
         found = c.one(op, x, axis=c.attributes.integer("axis", -1))
+        if used:
+            found = c.one("Where", inside, found, c.const(0, found))
         return found if dtype is None else c.cast(found, dtype)
 
     return translated

@@ -56,9 +56,8 @@ def _arg(op: str) -> Translation:
             is_list = x.shape is not None and len(x.shape) == 1
             axis = c.attributes.integer("axis")
             return c.cast(c.one(op, x, axis=axis, keepdims=int(keeps or is_list)), c.dtype(x))
-        if keeps:
-            raise c.error("keepdims without an axis is not supported; expected an axis")
-        return c.cast(c.one(op, c.one("Reshape", x, c.ints(-1)), axis=0, keepdims=1), c.dtype(x))
+        found = c.cast(c.one(op, c.one("Reshape", x, c.ints(-1)), axis=0, keepdims=1), c.dtype(x))
+        return c.one("Reshape", found, c.ints(*[1] * c.rank(x))) if keeps else found
 
     return translated
 

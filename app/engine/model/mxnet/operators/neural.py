@@ -1,6 +1,7 @@
 """MXNet's layers as ONNX nodes: convolution, pooling, normalization, products with weights, embedding."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -8,6 +9,7 @@ import onnx_ir as ir
 from app.engine.model.mxnet.builder import Call
 from app.engine.model.mxnet.operators.elementwise import Translation, Values
 
+_MOST_WINDOWS = 4096  # along an axis
 LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")  # the others, MXNet computes on GPUs alone
 
 
@@ -158,10 +160,26 @@ def pooling(c: Call) -> ir.Value:
 
 
 def _adaptive_pool(c: Call) -> ir.Value:
-    size = c.attributes.integers("output_size", (1,))
-    if set(size) - {1}:
-        raise c.error(f"output_size {size} is not supported; expected 1")
-    return c.one("GlobalAveragePool", c.inputs[0])
+    """Averages of windows that cover the axes evenly, as products with their weights."""
+    x, size = c.inputs[0], c.attributes.integers("output_size", (1,)) or (1,)
+    if set(size) == {1}:
+        return c.one("GlobalAveragePool", x)
+    counts = size if len(size) == 2 else size * 2
+    extents = [c.extent(x, axis) for axis in (2, 3)]
+    if len(counts) != 2 or None in extents or not all(1 <= n <= _MOST_WINDOWS for n in counts):
+        raise c.error(f"output_size {size} of a shape {x.shape}; expected known heights and widths")
+    rows, columns = (_shares(e or 0, n) for e, n in zip(extents, counts))
+    found = c.one("MatMul", c.const(rows, x), x)
+    return c.one("MatMul", found, c.const(columns.T, x))
+
+
+def _shares(extent: int, count: int) -> np.ndarray[Any, Any]:
+    """The weight of each element in each of so many windows."""
+    found = np.zeros((count, extent))
+    for i, row in enumerate(found):
+        begin, end = i * extent // count, -(-(i + 1) * extent // count)
+        row[begin:end] = 1 / (end - begin)
+    return found
 
 
 def _lrn(c: Call) -> ir.Value:

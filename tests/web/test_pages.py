@@ -45,6 +45,8 @@ PAGES = {
 def ended(stock: Stock) -> Stock:
     states = {name: stock.end(name)["state"] for name in ("first", "second", "failed")}
     assert states == {"first": "succeeded", "second": "succeeded", "failed": "failed"}
+    # The first time, a process makes the document.
+    assert stock.served.http.get("/v1/operators", timeout=120).status_code == 200
     return stock
 
 

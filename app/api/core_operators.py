@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-_SECONDS = 120.0  # it takes about 5
+_SECONDS = 120.0  # it takes about 5 on an idle core
 
 
 @dataclass(slots=True)

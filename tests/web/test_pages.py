@@ -50,6 +50,8 @@ def ended(stock: Stock) -> Stock:
     assert states == {"first": "succeeded", "second": "succeeded", "failed": "failed"}
     large = stock.upload("large", chain(1560))
     stock.ask("large-job", large, "cpu-avx512", options=PREDICTED | {"fuse": False, "verify": False})
+    # The first time, a process makes the document.
+    assert stock.served.http.get("/v1/operators", timeout=120).status_code == 200
     return stock
 
 

@@ -48,9 +48,16 @@ def given(name: str, path: Path) -> Array | SparseArray:
     Raises:
         InputError: as for `read`; or the parts are no csr matrix.
     """
-    with path.open("rb") as file:
-        is_archive = file.read(len(_ZIP)) == _ZIP
-    return _csr(name, path) if is_archive else read(name, path)
+    return _csr(name, path) if _has_format(path) else read(name, path)
+
+
+def _has_format(path: Path) -> bool:
+    """True if a file is an archive that names the format of a sparse matrix."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "format.npy" in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
 
 
 def shapes(tensors: Mapping[str, str]) -> dict[str, tuple[int, ...]]:

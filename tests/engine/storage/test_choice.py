@@ -1,9 +1,11 @@
 """Declared sparse inputs: bounds, choice by cost, execution in poisoned memory beside float64."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
+from app.engine.entry.served_model import ServedModel
 from app.engine.model.load import Loaded
 from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
@@ -252,3 +255,31 @@ def test_random_parts_are_a_matrix_or_a_reason(data: st.DataObject) -> None:
         again = SparseArray.of_dense("csr", full)
         np.testing.assert_array_equal(again.dense(), full)
         assert again.entries == count
+
+
+def test_bounds_follow_operators_as_mxnet_infers_them(compiler: Compiler) -> None:
+    options = Options(choose="first", backends=OPTIONS.backends, semantics="mxnet-1.9")
+    text = "(float[256,2000] x, float[2000,24] w) => (float[256,24] y) { s = Sqrt(x) y = MatMul(s, w) }"
+    program = planned(text, csr(500), options=options)
+    storage = program.compilation.plan.require("storage")
+    assert {v.name: s.bound for v, s in storage.items() if s.kind == "csr"} == {"x": 500, "s": 500}
+    x, w = np.abs(matrix(256, 2000, 500)), matrix(2000, 24, 48000)
+    found = ran(program, compiler, {"x": SparseArray.of_dense("csr", x), "w": w})
+    np.testing.assert_allclose(found["y"], np.sqrt(x.astype("f8")) @ w, rtol=1e-5, atol=1e-5)
+
+
+def test_a_served_model_takes_sparse_inputs_and_keeps_the_bound(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[n,2000] x, float[2000,24] w) => (float[n,24] y)'
+        " { y = MatMul(x, w) }"
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    served = ServedModel(tmp_path / "m.onnx", OPTIONS, csr(300), kernels=tmp_path)
+    program = served.program({"x": (128, 2000), "w": (2000, 24)})
+    x, w = matrix(128, 2000, 300), matrix(2000, 24, 48000)
+    program.feed({"x": SparseArray.of_dense("csr", x), "w": w})
+    program.step()
+    np.testing.assert_allclose(np.asarray(program.peek()["y"]), x.astype("f8") @ w, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match="stores 301 elements"):
+        program.feed({"x": matrix(128, 2000, 301), "w": w})
+    program.close()

@@ -1,7 +1,7 @@
 """Note of a model on which of its outputs are gradients."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
@@ -29,6 +29,22 @@ def gradients(model: ir.Model) -> frozenset[str]:
         if backward or any(v in behind for v in graph.reads(node)):
             behind.update(node.outputs)
     return frozenset(v.name for v in main.outputs if v.name and (v in found or v in behind))
+
+
+def forward_nodes(main: ir.Graph, names: Collection[str]) -> set[ir.Node]:
+    """Nodes that outputs need which are no gradients and are computed from none, as updated weights are."""
+    behind = {v for v in main.outputs if v.name in names}
+    for node in main:
+        if any(v in behind for v in graph.reads(node)):
+            behind.update(node.outputs)
+    found: set[ir.Node] = set()
+    waiting = [v.producer() for v in main.outputs if v not in behind]
+    while waiting:
+        node_ = waiting.pop()
+        if node_ is not None and node_ not in found:
+            found.add(node_)
+            waiting += [v.producer() for v in graph.reads(node_)]
+    return found
 
 
 def _noted(model: ir.Model) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """Decide the order of execution: as in the graph, unless another needs less memory."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from app.engine.buffers.steps import memory_steps
 from app.engine.core.group import Group
 from app.engine.core.placement import OrderedBuffers
 from app.engine.core.plan import COLUMNS, Compilation
-from app.engine.memory.beam_order import least_peak, schedule
+from app.engine.memory.beam_order import Step, least_peak, schedule
 from app.engine.types.errors import CapacityError
 
 STATES = 1 << 16  # of a segment that the exact search may reach
@@ -50,17 +51,26 @@ class Order:
             raise CapacityError(
                 f"every order takes {exact.peak} byte or more", needed=exact.peak, available=limit or 0
             )
-        order = exact.order if exact else schedule(steps, sizes, peak)
         bound = exact.lower_bound if exact else None
-        if order is None:
+        best = given
+        # The search knows no offsets and estimates what is shared in place; the plan decides. A beam that
+        # does not count on sharing goes other ways.
+        for order in (exact.order,) if exact else _by_beam(steps, sizes, peak):
+            found = ordered(compilation, tuple(stable[i] for i in order), bound or floor)
+            best = min(best, found, key=_peak)
+        if best is given:
             return _bounded(given, bound)
-        # The search knows no offsets and estimates what is shared in place; the plan decides.
-        better = ordered(compilation, tuple(stable[i] for i in order), bound or floor)
-        found = _peak(better)
-        if found >= peak:
-            return _bounded(given, bound)
-        note = f"order: peak {peak} byte in graph order, {found} byte in the order found"
-        return _bounded(replace(better, notes=(*better.notes, note)), bound)
+        note = f"order: peak {peak} byte in graph order, {_peak(best)} byte in the order found"
+        return _bounded(replace(best, notes=(*best.notes, note)), bound)
+
+
+def _by_beam(steps: Sequence[Step], sizes: Sequence[int], peak: int) -> Iterator[Sequence[int]]:
+    """Orders that a beam search takes for smaller than `peak`: with and without results in place."""
+    apart = [replace(step, inplace=()) for step in steps]
+    for given in dict.fromkeys((tuple(steps), tuple(apart))):
+        found = schedule(given, sizes, peak)
+        if found is not None:
+            yield found
 
 
 def ordered(compilation: Compilation, order: tuple[Group, ...], bound: int = 0) -> Compilation:

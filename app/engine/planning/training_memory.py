@@ -8,11 +8,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import onnx_ir as ir
-
-from app.engine.core import graph
 from app.engine.core.placement import Slice
 from app.engine.core.program import Program
+from app.engine.gradient import marks
 from app.engine.planning import budget, rematerialization
 from app.engine.planning.budget import Build
 from app.engine.types.errors import CapacityError
@@ -92,18 +90,7 @@ def described(program: Program, gradients: Collection[str], build: Build) -> Jso
 
 def backward_steps(program: Program, gradients: Collection[str]) -> frozenset[int]:
     """Indices of the steps of the backward part."""
-    main = program.compilation.graph
-    behind = {v for v in main.outputs if v.name in gradients}
-    for node in main:
-        if any(v in behind for v in graph.reads(node)):
-            behind.update(node.outputs)
-    forward: set[ir.Node] = set()
-    waiting = [v.producer() for v in main.outputs if v not in behind]
-    while waiting:
-        producer = waiting.pop()
-        if producer is not None and producer not in forward:
-            forward.add(producer)
-            waiting += [v.producer() for v in graph.reads(producer)]
+    forward = marks.forward_nodes(program.compilation.graph, gradients)
     return frozenset(s.index for s in program.steps if not any(n in forward for n in s.group.nodes))
 
 

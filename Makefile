@@ -77,6 +77,7 @@ $(MXNET)/.installed:
 test-mxnet: $(VENV)/.installed-test $(MXNET)/.installed
 	rm -rf $(MXNET)/cases
 	$(MXNET)/bin/python -W ignore tests/mxnet/cases.py $(MXNET)/cases
+	$(MXNET)/bin/python -W ignore tests/mxnet/training_graphs.py $(MXNET)/cases 600
 	$(BIN)/python -m tests.mxnet $(MXNET)/cases
 	$(MXNET)/bin/python -W ignore tests/mxnet/training_graphs.py $(MXNET)/training.jsonl 1000
 	$(BIN)/python -m tests.mxnet.training_storage $(MXNET)/training.jsonl

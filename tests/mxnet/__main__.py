@@ -11,6 +11,7 @@ import numpy as np
 
 from app.engine.model.load import load
 from app.engine.model.mxnet import params_file
+from app.engine.planning.expansion import expanded
 from app.engine.report.onnx import export
 from app.engine.runtime import oracle
 from app.engine.types.limits import Limits
@@ -33,10 +34,11 @@ def difference(expected: np.ndarray, found: np.ndarray) -> float:
 def outputs_of(symbol: Path, inputs: dict[str, np.ndarray], folder: Path) -> list[np.ndarray]:
     """The outputs of a symbol by onnxruntime, in their order."""
     parameters = symbol.with_name(symbol.name.replace("-symbol.json", "-0000.params"))
-    loaded = load(symbol, external={"parameters": parameters} if parameters.exists() else {})
+    loaded = expanded(load(symbol, external={"parameters": parameters} if parameters.exists() else {}))
     export(loaded.model, folder / "model.onnx")
     run = oracle.runtime(folder / "model.onnx", threads=1, optimized=False)
-    return [np.asarray(v) for v in run(inputs).values()]
+    taken = {v.name for v in loaded.model.graph.inputs}  # labels, and weights that a gradient does not read
+    return [np.asarray(v) for v in run({k: v for k, v in inputs.items() if k in taken}).values()]
 
 
 def compare(folder: Path, name: str) -> float:

@@ -17,6 +17,7 @@ from app.engine.model import naming
 from app.engine.model.load import load
 from app.engine.passes.canonicalize import lift_initializers
 from app.engine.planning import session
+from app.engine.planning.expansion import expanded
 from app.engine.report.onnx import export
 from app.engine.types.errors import GraphError
 from app.engine.types.options import Bindings, Options
@@ -51,7 +52,7 @@ def training(
     Raises:
         EngineError: the model is refused, a name is unknown, or an operator has no gradient.
     """
-    loaded = load(path, external=external)
+    loaded = expanded(load(path, external=external), bindings)
     model = loaded.model
     naming.make_unique(model)
     lift_initializers(model)
@@ -123,7 +124,7 @@ def peaks(
 
 
 def _peak(path: Path, bindings: Bindings, external: Mapping[str, Path]) -> int:
-    loaded = load(path, external=external)
+    loaded = expanded(load(path, external=external), bindings)
     compilation = session.canonical(loaded, host(), PLANNED, bindings, load_registry())
     return session.planned(compilation, PLANNED).placement.arena_bytes
 

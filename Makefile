@@ -83,6 +83,7 @@ $(MXNET)/.installed:
 test-mxnet: $(VENV)/.installed-test $(MXNET)/.installed
 	rm -rf $(MXNET)/cases
 	$(MXNET)/bin/python -W ignore tests/mxnet/cases.py $(MXNET)/cases
+	$(MXNET)/bin/python -W ignore tests/mxnet/training_graphs.py $(MXNET)/cases 600
 	$(BIN)/python -m tests.mxnet $(MXNET)/cases
 	rm -rf $(MXNET)/graphs $(MXNET)/models
 	$(BIN)/python -m tests.mxnet.outward write $(MXNET)/graphs

@@ -16,6 +16,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.model.mxnet import params_file
 from app.engine.planning import session
+from app.engine.planning.expansion import expanded
 from app.engine.report.onnx import export
 from app.engine.runtime import oracle
 from app.engine.runtime.cpu.executor import Executor
@@ -44,14 +45,16 @@ def difference(expected: np.ndarray, found: np.ndarray) -> float:
 
 def outputs_of(symbol: Path, inputs: dict[str, np.ndarray], folder: Path) -> list[np.ndarray]:
     """The outputs of a symbol by onnxruntime, in their order."""
-    export(load(symbol, external=beside(symbol)).model, folder / "model.onnx")
+    loaded = expanded(load(symbol, external=beside(symbol)))
+    export(loaded.model, folder / "model.onnx")
     run = oracle.runtime(folder / "model.onnx", threads=1, optimized=False)
-    return [np.asarray(v) for v in run(inputs).values()]
+    taken = {v.name for v in loaded.model.graph.inputs}  # labels, and weights that a gradient does not read
+    return [np.asarray(v) for v in run({k: v for k, v in inputs.items() if k in taken}).values()]
 
 
 def planned_outputs(symbol: Path, inputs: dict[str, np.ndarray], compiler: Compiler) -> list[np.ndarray]:
     """The outputs of a symbol by our executor, in their order."""
-    loaded = load(symbol, external=beside(symbol))
+    loaded = expanded(load(symbol, external=beside(symbol)))
     bindings = Bindings(
         {k: v.shape for k, v in inputs.items() if k in {i.name for i in loaded.model.graph.inputs}}
     )

@@ -1,11 +1,12 @@
 """Write random training graphs and the storage types that MXNet 1.9.1 infers for them. Runs in its environment.
 
     python training_graphs.py FILE COUNT [SEED]
+    python training_graphs.py FOLDER COUNT [SEED]
 
 Each line of the file is a graph in JSON: `symbol` is the training graph that MXNet's executor makes of a random
 symbol (bound with grad_req write), as a symbol with gradients as heads; `nodes` are, in its order, the mode and the
 storage types of inputs and outputs from the verbose log of its inference, or `refused` names the operator at which
-it ended. Imports nothing of ours.
+it ended. In a folder, cases of values for `tests.mxnet`, see `write_values`. Imports nothing of ours.
 """
 
 import json
@@ -266,14 +267,14 @@ def _total(g, x):
 LOSSES = (_softmax_output, _regression, _make_loss, _total)
 
 
-def logged(symbol):
+def logged(symbol, grad_req="write"):
     """The executor's own account of a symbol, and the lines of its log of inference; or the error."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
-            executor, error = symbol.simple_bind(mx.cpu(), grad_req="write"), None
+            executor, error = symbol.simple_bind(mx.cpu(), grad_req=grad_req), None
         except (mx.base.MXNetError, RuntimeError) as cause:
             executor, error = None, str(cause)
         finally:
@@ -311,15 +312,17 @@ def described(text):
             name, number = re.fullmatch(r"\toutput\[\d+\]=(.*)\((\d+)\)", line).groups()
             heads.append((name, int(number)))
         elif line.startswith("Variable:"):
-            nodes.append((None, line[len("Variable:") :], {}))
+            nodes.append((None, line[len("Variable:") :], {}, []))
         elif line.startswith("Op:"):
             op, name = re.fullmatch(r"Op:(\S+), Name=(.*)", line).groups()
-            nodes.append((op, name, {}))
+            nodes.append((op, name, {}, []))
         elif line.endswith(":"):
             part = line
         elif part == "Attrs:" and line.startswith("\t"):
             key, _, text_of = line[1:].partition("=")
             nodes[-1][2][key] = text_of
+        elif part == "Control deps:" and line.startswith("\t"):
+            nodes[-1][3].append(line.partition("=")[2])
     return nodes, heads
 
 
@@ -328,7 +331,7 @@ def training_symbol(executor, nodes, attributes):
     printed, heads = described(executor.debug_str())
     assert [n[0] for n in printed] == [n[0] for n in nodes]
     entries, pointers, made, places = [], [0], [], {}
-    for at, ((op, name, told), node) in enumerate(zip(printed, nodes)):
+    for at, ((op, name, told, after), node) in enumerate(zip(printed, nodes)):
         outputs = 1 if op is None else len(node[4])
         entries += [(at, i) for i in range(outputs)]
         pointers.append(len(entries))
@@ -337,6 +340,8 @@ def training_symbol(executor, nodes, attributes):
         given = attributes.get(name, {}) if op is None else told
         if given:
             row["attrs"] = given
+        if after:
+            row["control_deps"] = [places[n] for n in after]
         made.append(row)
     return {
         "nodes": made,
@@ -409,7 +414,64 @@ def wiring(symbol, attributes):
     return made
 
 
+def write_values(folder, seed):
+    """Write the training graph of a symbol of dense variables, inputs, outputs and gradients as a case for `tests.mxnet`.
+
+    Left out are graphs that MXNet refuses, those with operators that draw numbers or count in training or that
+    symbols cannot have here, and those with outputs that are not finite, rounding alone or not told apart.
+    """
+    g = Graph(seed)
+    for _ in range(g.random.integers(1, 5)):
+        g.grow()
+    symbol = g.symbol()
+    attributes = {k: {a: v for a, v in t.items() if a == "__shape__"} for k, t in symbol.attr_dict().items()}
+    plain = json.loads(symbol.tojson())
+    for node in plain["nodes"]:
+        node.get("attrs", {}).pop("__storage_type__", None)
+    if {n["op"] for n in plain["nodes"]} & {"Dropout", "BatchNorm", "gamma", "gammaln", "nansum"}:
+        return
+    names = symbol.list_arguments()
+    places = {n for n in names if n.startswith(("tokens", "places", "rows", "label"))}
+    executor, _, text = logged(
+        S.load_json(json.dumps(plain)), {n: "null" if n in places else "write" for n in names}
+    )
+    if executor is None:
+        return
+    made = training_symbol(executor, inference(text), attributes)
+    if any(n["op"] == "_zeros_without_dtype" for n in made["nodes"]):  # its shape is inferred backward
+        return
+    random = np.random.default_rng(seed)
+    inputs = {n: (random.random(a.shape) * 0.8 + 0.1).astype("f4") for n, a in executor.arg_dict.items()}
+    for name, array in inputs.items():
+        if name in places and array.ndim == 1:
+            inputs[name] = random.integers(0, SIZE, array.shape).astype("f4")
+        executor.arg_dict[name][:] = inputs[name]
+    outputs = executor.forward(is_train=True)
+    heads = [random.standard_normal(o.shape).astype("f4") for o in outputs]
+    executor.backward([mx.nd.array(h) for h in heads])
+    found = [o.asnumpy() for o in outputs]
+    found += [executor.grad_dict[n].asnumpy() for n in names if n not in places]
+    heads_of = {made["nodes"][h[0]]["name"] for h in made["heads"]}
+    twice = any(sum(n["name"] == name for n in made["nodes"]) > 1 for name in heads_of)
+    told = all(np.isfinite(a).all() and (not a.any() or np.abs(a).max() > 1e-5) for a in found)
+    if twice or not told:  # the executor prints outputs by name alone
+        return
+    for node in made["nodes"]:
+        if node["name"].startswith("_head_grad_") and node["op"] == "null":
+            index = int(node["name"].rsplit("_", 1)[1])
+            inputs[node["name"]] = heads[index]
+            node["attrs"] = {"__shape__": str(heads[index].shape)}
+    (Path(folder) / f"training{seed}-symbol.json").write_text(json.dumps(made))
+    used = {n["name"] for n in made["nodes"]}
+    given = {n: a for n, a in inputs.items() if n in used}
+    np.savez(Path(folder) / f"training{seed}.npz", **given, **{f"output{i}": a for i, a in enumerate(found)})
+
+
 def main(file, count, seed=0):
+    if Path(file).is_dir():
+        for i in range(int(count)):
+            write_values(file, int(seed) + i)
+        return
     with Path(file).open("w") as out:
         for i in range(int(count)):
             out.write(json.dumps(case(int(seed) + i)) + "\n")

@@ -16,6 +16,8 @@ from app.engine.entry import training
 from app.engine.entry.symbols import to_symbol
 from app.engine.model import manipulation
 from app.engine.model.load import load, read
+from app.engine.model.mxnet.symbol_file import is_symbol
+from app.engine.planning.expansion import expanded, expanded_model
 from app.engine.report.mxnet.convert import Written
 from app.engine.report.onnx import export
 from app.engine.types.errors import OpsetError
@@ -47,8 +49,10 @@ class Source:
             OpsetError: it cannot be raised to that opset.
         """
         if opset is None:
-            return manipulation.typed(read(self.path, self.external))
-        loaded = load(self.path, external=self.external, floor=opset)
+            model = read(self.path, self.external)
+            # What the backward operators of a symbol become has no spelling in a file.
+            return manipulation.typed(expanded_model(model) if is_symbol(self.path) else model)
+        loaded = expanded(load(self.path, external=self.external, floor=opset))
         if loaded.model.opset_imports[""] != opset:
             raise OpsetError("; ".join(loaded.notes))
         return manipulation.typed(loaded.model)

@@ -18,6 +18,7 @@ from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
+from app.engine.planning.expansion import expanded
 from app.engine.planning.timing_cache import stored
 from app.engine.report import text
 from app.engine.types.errors import InputError
@@ -108,8 +109,8 @@ def plan(
         # Passes change the graph of a compilation, so the text of a stage is made at once.
         stages.append(Stage(step.name, text.text(after)))
 
-    loaded = load(Path(path), external=external)
     bound = replace(known, shapes={**known.shapes, **dims})
+    loaded = expanded(load(Path(path), external=external), bound)
     compilation = session.canonical(loaded, target, options, bound, load_registry(), observe=observe)
     if kernels is not None and target == host():
         compilation = replace(compilation, timings=stored(Compiler(kernels).folder))

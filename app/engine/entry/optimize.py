@@ -20,6 +20,7 @@ from app.engine.model.load import Loaded, load
 from app.engine.model.load import inspect as inspect_file
 from app.engine.model.spool import Spool
 from app.engine.planning import session, training_memory
+from app.engine.planning.expansion import expanded
 from app.engine.planning.heartbeat import Heartbeat
 from app.engine.planning.precision_fallbacks import Attempt, PrecisionFallbacks
 from app.engine.planning.verification import Verification
@@ -81,7 +82,7 @@ def validate(
     Plans, but compiles and runs nothing.
     """
     try:
-        loaded = load(path, external=external)
+        loaded = expanded(load(path, external=external), bindings)
         compilation = session.canonical(loaded, target, options, bindings, load_registry())
         session.planned(compilation, options)
         tensors(compilation, bindings, options.seed)
@@ -207,10 +208,11 @@ def _prepared(job: _Job, scratch: Path) -> _Model:
     job.heartbeat.progress("load", 0, 1)
     spool = Spool(scratch / "weights")
     job.heartbeat.between = spool.release
-    loaded = load(job.path, external=job.external, spool=spool)
+    uploaded = load(job.path, external=job.external, spool=spool)
+    gradients = marks.gradients(uploaded.model)
+    loaded = expanded(uploaded, job.bindings)
     converted = scratch / "converted.onnx"
     export_beside(loaded.model, converted, spool)
-    gradients = marks.gradients(loaded.model)
     original_ops = frozenset(node.op_type for node in loaded.model.graph.all_nodes())
     plain: list[Exported] = []
     compilation = session.canonical(

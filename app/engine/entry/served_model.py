@@ -14,6 +14,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.model import operand_types
 from app.engine.model.load import load
 from app.engine.planning import session
+from app.engine.planning.expansion import expanded
 from app.engine.planning.timing_cache import stored
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import samples
@@ -87,7 +88,7 @@ class ServedModel:
         """
         options = self._options
         bindings = Bindings(shapes=dict(shapes), values=self.fixed, storage=self._storage)
-        loaded = load(self._path, external=self._external)
+        loaded = expanded(load(self._path, external=self._external), bindings)
         compilation = session.canonical(loaded, host(), options, bindings, load_registry())
         if shapes == self.first or options.choose == "measured":
             compilation = session.tuned(compilation, options, self._compiler)

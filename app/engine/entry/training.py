@@ -17,6 +17,7 @@ from app.engine.model import naming
 from app.engine.model.load import Loaded, load
 from app.engine.passes.canonicalize import lift_initializers
 from app.engine.planning import session, training_memory
+from app.engine.planning.expansion import expanded
 from app.engine.report.onnx import export
 from app.engine.types.errors import GraphError
 from app.engine.types.options import Bindings, Options
@@ -43,7 +44,7 @@ def training(
     Raises:
         EngineError: the model is refused, a name is unknown, or an operator has no gradient.
     """
-    loaded = load(path, external=external)
+    loaded = expanded(load(path, external=external), bindings)
     model = loaded.model
     naming.make_unique(model)
     lift_initializers(model)
@@ -118,7 +119,9 @@ def peaks(
 
     `memory` is what `app.engine.planning.training_memory` says of the latter, times predicted.
     """
-    inference = session.planned(_canonical(load(path, external=external), bindings), PLANNED)
+    inference = session.planned(
+        _canonical(expanded(load(path, external=external), bindings), bindings), PLANNED
+    )
     loaded = load(made)
     gradients = marks.gradients(loaded.model)
     compilation = _canonical(loaded, Bindings())

@@ -1,6 +1,6 @@
 """Reverse-mode differentiation: from a graph and its loss to the training graph."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -72,11 +72,11 @@ def training_graph(model: ir.Model, loss: str, wrt: Sequence[str] | None = None)
     unroll(model, loss, wrt)
     target = _loss_of(model.graph, loss)
     variables = _variables(model.graph, target, wrt)
-    active = _active(model.graph, target, variables)
+    active = _active(model.graph, (target,), variables)
     _check(active, variables, target)
     maker = Maker(PREFIX)
-    adjoints = _Backward(maker, active).run(target, variables)
-    outputs = {value: _result(adjoints[value], value) for value in variables}
+    found = _Backward(maker, active).run({target: ones(maker, target)}, variables)
+    outputs = {value: _result(found[value], value) for value in variables}
     total = _total(maker, target)
     return _finished(model, maker, total, outputs)
 
@@ -89,12 +89,51 @@ def unroll(model: ir.Model, loss: str, wrt: Sequence[str] | None = None) -> bool
     made = 0
     while True:
         target = _loss_of(model.graph, loss)
-        active = _active(model.graph, target, _variables(model.graph, target, wrt))
+        active = _active(model.graph, (target,), _variables(model.graph, target, wrt))
         found = unrolling.unroll(model, filter(unrolling.is_unrolled, active), unrolling.LARGEST - made)
         if not found:
             return made > 0
         made += found
         inference.infer(model)
+
+
+def adjoints(
+    maker: Maker, seeds: Mapping[ir.Value, Term], variables: Sequence[ir.Value]
+) -> dict[ir.Value, Term]:
+    """Gradients of variables from those of values computed from them, cut at the variables.
+
+    A variable that no seeded value depends on is left out.
+
+    Raises:
+        NotDifferentiableError: an operator on the way has no gradient; all such are listed.
+    """
+    active = _active(upstream(seeds, variables), seeds, variables)
+    _check_rules(active, tuple(seeds))
+    return _Backward(maker, active).run(seeds, variables)
+
+
+def upstream(values: Iterable[ir.Value], cut: Collection[ir.Value] = ()) -> tuple[ir.Node, ...]:
+    """Nodes that values are computed by, without what is behind the cut; operands first."""
+    found: dict[ir.Node, None] = {}
+    left = [(v.producer(), False) for v in values if v not in cut]
+    stop, seen = set(cut), set()
+    while left:
+        node, done = left.pop()
+        if node is None or node in found:
+            continue
+        if done:
+            found[node] = None
+        elif node not in seen:
+            seen.add(node)
+            left.append((node, True))
+            left += [(v.producer(), False) for v in graph.reads(node) if v not in stop]
+    return tuple(found)
+
+
+def ones(maker: Maker, value: ir.Value) -> Term:
+    """Ones of the type and shape of a value."""
+    seed = Term(maker, value)
+    return maker.constant(1, seed.dtype).expand(seed.shape)
 
 
 def _loss_of(main: ir.Graph, name: str) -> ir.Value:
@@ -134,7 +173,7 @@ def _parameters(main: ir.Graph, loss: ir.Value) -> tuple[ir.Value, ...]:
     parameters = [
         v for v in weights if v not in settings or any(_is_trained(u.node, u.idx) for u in v.uses())
     ]
-    forward = _active(main, loss, parameters)
+    forward = _active(main, (loss,), parameters)
     read = {v for node, inputs in forward.items() for v in inputs}
     found = tuple(v for v in parameters if v in read or v is loss)
     if not found:
@@ -154,19 +193,19 @@ def _rule(node: ir.Node) -> Rule | None:
 Active = dict[ir.Node, tuple[ir.Value, ...]]
 
 
-def _active(main: ir.Graph, loss: ir.Value, variables: Iterable[ir.Value]) -> Active:
-    """Nodes on the way from a variable to the loss, with the operands on such a way, in graph order."""
-    varied, reached = set(variables), {}
-    for node in main:
+def _active(nodes: Iterable[ir.Node], targets: Iterable[ir.Value], variables: Sequence[ir.Value]) -> Active:
+    """Nodes on the way from a variable to a target, with the operands on such a way, in their order."""
+    varied, reached, cut = set(variables), {}, set(variables)
+    for node in nodes:
         if node.op_type in CONSTANT and not node.domain:
             continue
         inputs = tuple(v for v in graph.reads(node) if v in varied)
         if inputs:
             reached[node] = inputs
             varied.update(v for v in node.outputs if v.name and (is_float(v) or not graph.is_tensor(v)))
-    useful, found = {loss}, {}
+    useful, found = set(targets), {}
     for node in reversed(reached):
-        if any(v in useful for v in node.outputs):
+        if any(v in useful and v not in cut for v in node.outputs):
             found[node] = reached[node]
             useful.update(reached[node])
     return dict(reversed(found.items()))
@@ -181,31 +220,44 @@ def _check(active: Active, variables: Sequence[ir.Value], loss: ir.Value) -> Non
             f"loss {loss.name!r} does not depend on {', '.join(unread)} by any differentiable way; "
             "leave them out of wrt"
         )
+    _check_rules(active, (loss,))
+
+
+def _check_rules(active: Active, targets: Sequence[ir.Value]) -> None:
+    """Refuse operators without a rule, all of them in one error."""
+    read = {v for inputs in active.values() for v in inputs} | set(targets)
     problems: list[str] = []
     for node in active:
-        reason = _rejection(node, read, loss)
+        reason = _rejection(node, read)
         if reason:
             problems.append(f"{node.op_type} {node.name!r}: {reason}")
     if problems:
         more = f"; {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise NotDifferentiableError(
-            f"{len(problems)} nodes between the variables and loss {loss.name!r} have no gradient: "
+            f"{len(problems)} nodes between the variables and {_named(targets)} have no gradient: "
             + "; ".join(problems[:_SHOWN])
             + more
             + ". Choose another loss, or variables that do not pass through them"
         )
 
 
-def _rejection(node: ir.Node, read: set[ir.Value], loss: ir.Value) -> str | None:
+def _named(targets: Sequence[ir.Value]) -> str:
+    return f"loss {targets[0].name!r}" if len(targets) == 1 else ", ".join(repr(v.name) for v in targets)
+
+
+def _rejection(node: ir.Node, read: set[ir.Value]) -> str | None:
     rule = _rule(node)
     if unrolling.is_unrolled(node):
-        return unrolling.rejection(node) or f"all steps would be more than {unrolling.LARGEST} nodes"
+        return unrolling.rejection(node) or (
+            f"it is differentiated by its steps, {unrolling.LARGEST} nodes of a graph at most, "
+            "and not behind a backward operator"
+        )
     if rule is None:
         return f"no rule for {node.domain + '::' if node.domain else ''}{node.op_type}"
     for value in (*(v for v in node.inputs if v is not None), *node.outputs):
         if value.name and graph.is_tensor(value) and graph.shape(value) is None:
             return f"the shape of {value.name!r} is {value.shape}, expected a static one; bind the inputs"
-    beyond = [v for v in node.outputs[rule.outputs :] if v in read or v is loss]
+    beyond = [v for v in node.outputs[rule.outputs :] if v in read]
     if beyond:
         return f"its output {beyond[0].name!r} has no gradient"
     return rule.rejection(node)
@@ -219,13 +271,12 @@ class _Backward:
         self._active = active
         self._sums: dict[ir.Value, Term] = {}
 
-    def run(self, loss: ir.Value, variables: Sequence[ir.Value]) -> dict[ir.Value, Term]:
-        """Gradients of the variables, and of all that lies between them and the loss."""
-        seed = Term(self._maker, loss)
-        self._sums[loss] = self._maker.constant(1, seed.dtype).expand(seed.shape)
+    def run(self, seeds: Mapping[ir.Value, Term], variables: Sequence[ir.Value]) -> dict[ir.Value, Term]:
+        """Gradients of the variables that have one, from those of seeded values."""
+        self._sums.update(seeds)
         for node, inputs in reversed(self._active.items()):
             self._visit(node, set(inputs))
-        return {v: self._sums[v] for v in variables}
+        return {v: self._sums[v] for v in variables if v in self._sums}
 
     def _visit(self, node: ir.Node, wanted: set[ir.Value]) -> None:
         rule = RULES[node.op_type]
@@ -269,12 +320,7 @@ def _finished(
     """Append what the outputs need of the new nodes, and infer their types."""
     main = model.graph
     forward = tuple(main)
-    needed = _needed(maker.nodes, (loss, *gradients.values()))
-    _name_apart(main, needed, lambda v: v in gradients.values() or v is loss)
-    for value in dict.fromkeys(v for n in needed for v in n.inputs if v is not None):
-        if value.const_value is not None and value.producer() is None and not value.is_initializer():
-            main.register_initializer(value)
-    main.extend(needed)
+    needed = append_needed(main, maker, (loss, *gradients.values()))
     new = [v for v in (loss, *gradients.values()) if not v.is_graph_output()]
     main.outputs.extend(new)
     naming.make_unique(model)
@@ -289,6 +335,18 @@ def _finished(
     names = {v.name or "": g.name or "" for v, g in gradients.items()}
     marks.mark(model, names.values())
     return TrainingGraph(model, loss.name or "", names, len(needed), kept)
+
+
+def append_needed(main: ir.Graph, maker: Maker, outputs: Sequence[ir.Value]) -> list[ir.Node]:
+    """Append the new nodes that outputs depend on, under names of their own; returns them."""
+    needed = _needed(maker.nodes, outputs)
+    kept = set(outputs)
+    _name_apart(main, needed, lambda v: v in kept)
+    for value in dict.fromkeys(v for n in needed for v in n.inputs if v is not None):
+        if value.const_value is not None and value.producer() is None and not value.is_initializer():
+            main.register_initializer(value)
+    main.extend(needed)
+    return needed
 
 
 def _needed(nodes: Sequence[ir.Node], outputs: Iterable[ir.Value]) -> list[ir.Node]:

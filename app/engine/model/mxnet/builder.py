@@ -11,6 +11,7 @@ from onnx_shape_inference import ShapeInferenceContext, registry
 from app.engine.model.mxnet.attributes import Attributes
 from app.engine.model.mxnet.symbol_file import Symbol, SymbolNode
 from app.engine.model.shape_inference import tensor_rules
+from app.engine.model.shape_inference.tensor_rules import BACKWARD
 from app.engine.types.errors import GraphError, ModelTooLargeError
 
 OPSET = 21  # of what is built; the floor of `load`
@@ -75,13 +76,35 @@ class Builder:
         Raises:
             GraphError: its operands do not fit.
         """
+        return self._add(("", op), inputs, attributes, count, name)
+
+    def backward(
+        self,
+        gradients: Sequence[ir.Value],
+        values: Sequence[ir.Value],
+        asked: Sequence[ir.Value],
+        name: str,
+    ) -> tuple[ir.Value, ...]:
+        """Add a node that asks for gradients, given those of values: see `app.engine.gradient.expand`."""
+        operands = [*gradients, *values, *asked]
+        return self._add(BACKWARD, operands, {"count": len(values)}, len(asked), name)
+
+    def _add(
+        self,
+        key: tuple[str, str],
+        inputs: Sequence[ir.Value | None],
+        attributes: dict[str, Any],
+        count: int,
+        name: str,
+    ) -> tuple[ir.Value, ...]:
+        domain, op = key
         self.room.take(outputs=count)
         given = {k: v for k, v in attributes.items() if v is not None}
-        node = ir.node(op, inputs, given, num_outputs=count, name=self.unique(name))
+        node = ir.node(op, inputs, given, domain=domain, num_outputs=count, name=self.unique(name))
         for value in node.outputs:
             value.name = self.unique(f"{name}.{op}")
         self.nodes.append(node)
-        rule = registry.get("", op, version=OPSET)
+        rule = registry.get(domain, op, version=1 if domain else OPSET)
         if rule is not None:
             try:
                 rule(self._context, node)

@@ -1,5 +1,6 @@
 """A symbol and its parameters as an ONNX model."""
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ import onnx_ir as ir
 from app.engine.model.mxnet import params_file, symbol_file
 from app.engine.model.mxnet.attributes import Attributes
 from app.engine.model.mxnet.builder import OPSET, Builder, Call, Room
-from app.engine.model.mxnet.operators import OPERANDS, ROWS
+from app.engine.model.mxnet.operators import OPERANDS, ROWS, backward
 from app.engine.model.mxnet.params_file import STORAGE, Parameter
 from app.engine.model.mxnet.symbol_file import VARIABLE, Symbol, SymbolNode
+from app.engine.model.shape_inference.tensor_rules import BACKWARD
 from app.engine.types.errors import ExternalDataError, GraphError, ModelTooLargeError, UnknownOperatorError
 from app.engine.types.limits import Limits
 from app.engine.types.storage import DECLARED, is_note
@@ -62,9 +64,14 @@ def read(path: Path, external: Mapping[str, Path], limits: Limits) -> onnx.Model
 def _unknown(symbol: Symbol) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for node in _nodes(symbol):
-        if node.op != VARIABLE and node.op not in ROWS:
+        if node.op != VARIABLE and node.op not in ROWS and not _is_backward(node):
             found[node.op].append(node.name)
     return found
+
+
+def _is_backward(node: SymbolNode) -> bool:
+    """True for a node of a gradient that has no row of its own, and names its forward node."""
+    return node.op not in ROWS and node.follows is not None
 
 
 def _nodes(symbol: Symbol) -> Iterator[SymbolNode]:
@@ -88,6 +95,7 @@ class _Conversion:
         self._symbol = symbol
         self._parameters = parameters
         self._has_files = has_files
+        self._is_training = any(_is_backward(node) for node in _nodes(symbol))
         self._builder = Builder(Room(limits.nodes, limits.nbytes))
         self._inputs: list[ir.Value] = []
         self._readers: dict[int, list[tuple[SymbolNode, int, int]]] = defaultdict(list)  # node, slot, index
@@ -109,7 +117,7 @@ class _Conversion:
             outputs,
             nodes=self._builder.nodes,
             initializers=[v for v in self._builder.constants if v.uses()],
-            opset_imports={"": OPSET},
+            opset_imports={"": OPSET, BACKWARD[0]: 1} if self._is_training else {"": OPSET},
             name="symbol",
         )
         _forget(graph)
@@ -122,8 +130,37 @@ class _Conversion:
         found: dict[int, tuple[ir.Value, ...]] = {i: (v,) for i, v in zip(symbol.variables, bound)}
         for i, node in enumerate(symbol.nodes):
             if node.op != VARIABLE:
-                found[i] = self._translated(node, [_output(symbol, found, e) for e in node.inputs], builder)
+                if _is_backward(node):
+                    found[i] = self._backward(symbol, node, found, builder)
+                else:
+                    operands = [_output(symbol, found, e) for e in node.inputs]
+                    found[i] = self._translated(node, operands, builder)
         return tuple(_output(symbol, found, head) for head in symbol.heads)
+
+    def _backward(
+        self,
+        symbol: Symbol,
+        node: SymbolNode,
+        found: Mapping[int, tuple[ir.Value, ...]],
+        builder: Builder,
+    ) -> tuple[ir.Value, ...]:
+        """Outputs of a backward node; what only training computes it does not read."""
+        known = itertools.takewhile(lambda e: e[1] < len(found[e[0]]), node.inputs)
+        operands = [_output(symbol, found, e) for e in known]
+        source = symbol.nodes[node.follows or 0]
+        read = tuple(_output(symbol, found, e) for e in source.inputs)
+        titles = (f"{n.op} {n.name!r}" for n in (node, source))
+        attributes = [Attributes(n.attributes, title) for n, title in zip((node, source), titles)]
+        call = Call(node, tuple(operands), attributes[0], builder, self._convert)
+        if source.op not in ROWS:
+            raise call.error(f"its forward node {source.op} {source.name!r} has no row")
+        forward = Call(source, read, attributes[1], builder, self._convert)
+        try:
+            return backward.translated(
+                call, forward, lambda again: self._translated(source, list(again.inputs), builder)
+            )
+        except (IndexError, ValueError, ArithmeticError) as cause:
+            raise call.error(f"its operands and attributes do not fit: {cause}") from cause
 
     def _translated(
         self, node: SymbolNode, operands: list[ir.Value], builder: Builder
@@ -142,7 +179,8 @@ class _Conversion:
             raise GraphError(
                 f"{title}: its {len(operands)} operands and attributes do not fit: {cause}"
             ) from cause
-        attributes.check_read()
+        if node.follows is None:  # nodes of a gradient have all attributes of their forward nodes
+            attributes.check_read()
         return (results,) if isinstance(results, ir.Value) else results
 
     def _variable(self, index: int) -> ir.Value:
@@ -189,6 +227,8 @@ class _Conversion:
         Raises:
             ExternalDataError: names the variable and how to give its data.
         """
+        if self._is_training and node.attributes.get("__shape__"):
+            return  # an argument of the training graph
         for reader, slot, _ in self._readers[index]:
             names = OPERANDS.get(reader.op, ())
             if slot < len(names) and names[slot] not in _FED:

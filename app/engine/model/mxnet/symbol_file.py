@@ -34,6 +34,7 @@ class SymbolNode:
     inputs: tuple[Entry, ...]
     subgraphs: tuple["Symbol", ...] = ()
     outputs: int = 1
+    follows: int | None = None  # of a backward node, the forward node
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,11 @@ class _Reader:
         if op == VARIABLE and entries:
             raise GraphError(f"{title}: a variable has no inputs")
         nested = tuple(self.symbol(s, f"{title}: subgraph {i}", depth + 1) for i, s in enumerate(subgraphs))
-        return SymbolNode(op, name, _attributes(found, title), entries, nested)
+        after = found.get("control_deps", [])
+        if not isinstance(after, list) or not all(type(n) is int and 0 <= n < index for n in after):
+            raise GraphError(f"{title}: `control_deps` must be a list of nodes before it")
+        follows = after[0] if after else None
+        return SymbolNode(op, name, _attributes(found, title), entries, nested, follows=follows)
 
 
 def _outputs(

@@ -18,6 +18,20 @@ NEWEST = 1 << 30  # beyond every version of an operator set
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
 
 
+GRADIENT = ("ai.onnx.preview.training", "Gradient")
+BACKWARD = ("stowplan", "Backward")  # made of backward operators of symbols, see `app.engine.gradient.expand`
+
+
+def gradients(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Gradients have the types of what they are asked of: operands, after two for each seed of Backward."""
+    count = graph.attribute(node, "count", 0)
+    if not isinstance(count, int) or count < 0:
+        return
+    for output, value in zip(node.outputs, node.inputs[2 * count :]):
+        if value is not None and value.shape is not None and value.dtype is not None:
+            context.set_shape_and_dtype(output, value.shape, value.dtype)
+
+
 def dynamic_quantize_lstm(context: ShapeInferenceContext, node: ir.Node) -> None:
     """Y: [sequence, directions, batch, hidden]; Y_h and Y_c: [directions, batch, hidden]."""
     x = graph.input_at(node, 0)
@@ -144,6 +158,8 @@ def _guarded(unknown: Infer, known: Infer, context: ShapeInferenceContext, node:
 SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
     ("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
     ("", "Loop", loop),
+    (*GRADIENT, gradients),
+    (*BACKWARD, gradients),
     *(("ai.onnx.ml", op, infer) for op, infer in ML_RULES),
 )
 

@@ -1,0 +1,97 @@
+"""Training graphs of symbols: outputs and gradients equal those that MXNet 1.9.1 computed, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.engine.entry import optimize
+from app.engine.model.load import load
+from app.engine.planning.expansion import expanded
+from app.engine.types.errors import EngineError, GraphError, UnknownOperatorError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from tests.engine.model.mxnet.writing import Symbols
+from tests.mxnet.__main__ import difference, outputs_of
+
+FILE = Path(__file__).parents[3] / "data" / "mxnet_training_values.jsonl"
+# Training graphs of `tests/mxnet/training_graphs.py` with inputs, outputs and gradients: {name: [shape, elements]}.
+CASES = [json.loads(line) for line in FILE.read_text().splitlines()]
+
+
+def training(op: str, backward: str, *operands: str, **attributes: Any) -> Symbols:
+    """A node and its backward node, which is given its gradient and operands."""
+    s = Symbols()
+    variables = [s.var(name, shape="(2, 3)") for name in operands]
+    made = s.add(op, "f", *variables, **attributes)
+    gradient = s.var("_head_grad_0", shape="(2, 3)")
+    back = s.add(backward, "f_backward", gradient, *variables, **attributes)
+    s.nodes[back]["control_deps"] = [made]
+    return s
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["symbol"]["nodes"][-1]["name"])
+def test_outputs_and_gradients_are_those_of_mxnet(case: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "net-symbol.json"
+    path.write_text(json.dumps(case["symbol"]))
+    arrays = {n: np.array(v, np.float32).reshape(shape) for n, (shape, v) in case["arrays"].items()}
+    expected = [arrays.pop(f"output{i}") for i in range(sum(n.startswith("output") for n in arrays))]
+    found = outputs_of(path, arrays, tmp_path)
+    assert len(found) == len(expected)
+    assert max(difference(e, f) for e, f in zip(expected, found)) < 1e-4
+
+
+def test_a_job_plans_runs_and_verifies_a_training_graph(tmp_path: Path) -> None:
+    path = training("elemwise_mul", "_backward_mul", "a", "b").save(tmp_path, 2, (4, 0), (4, 1))
+    options = Options(autotune=False, benchmark_seconds=0.05, semantics="mxnet-1.9")
+    summary = optimize.optimize(path, host(), options, Bindings(), tmp_path, kernels=tmp_path / "k")
+    assert summary["verification"]["status"] == "verified"
+    told = json.loads((tmp_path / "decisions.json").read_text())["symbol"]
+    assert [node["op"] for node in told] == ["elemwise_mul", "_backward_mul"]
+
+
+@pytest.mark.parametrize(
+    ("op", "backward", "attributes", "error", "text"),
+    [
+        ("Dropout", "_backward_Dropout", {}, GraphError, "mask"),
+        ("erfinv", "_backward_erfinv", {}, UnknownOperatorError, r"erfinv \(node 'f'\)"),
+        ("round", "_backward_mul", {}, GraphError, "2 outputs; round 'f' has 1 outputs and 1 operands"),
+    ],
+)
+def test_a_backward_node_without_a_meaning_is_refused(
+    op: str, backward: str, attributes: dict[str, Any], error: type[EngineError], text: str, tmp_path: Path
+) -> None:
+    s = training(op, backward, "a", **attributes)
+    with pytest.raises(error, match=text):
+        expanded(load(s.save(tmp_path, 1, (3, 0), (3, 1))))
+
+
+def test_an_operator_without_a_gradient_is_refused(tmp_path: Path) -> None:
+    s = training("sort", "_backward_sort", "a")
+    s.nodes[0]["attrs"] = {}
+    with pytest.raises(EngineError, match="backward"):
+        expanded(load(s.save(tmp_path, 3)))
+
+
+@pytest.mark.parametrize("after", [1, [9], [-1], ["f"], [True, 0]])
+def test_a_forward_node_that_is_none_is_refused(after: Any, tmp_path: Path) -> None:
+    s = training("relu", "_backward_relu", "a")
+    s.nodes[-1]["control_deps"] = after
+    with pytest.raises(GraphError, match="control_deps"):
+        load(s.save(tmp_path))
+
+
+def test_a_backward_node_that_names_no_forward_node_is_unknown(tmp_path: Path) -> None:
+    s = training("relu", "_backward_relu", "a")
+    del s.nodes[-1]["control_deps"]
+    with pytest.raises(UnknownOperatorError, match=r"_backward_relu \(node 'f_backward'\)"):
+        load(s.save(tmp_path))
+
+
+def test_a_gradient_of_another_shape_is_refused(tmp_path: Path) -> None:
+    s = training("relu", "_backward_relu", "a")
+    s.nodes[2]["attrs"]["__shape__"] = "(3, 2)"
+    with pytest.raises(GraphError, match=r"gradient '_head_grad_0' is .*expected"):
+        expanded(load(s.save(tmp_path)))

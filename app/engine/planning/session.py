@@ -79,7 +79,9 @@ def backend_passes(options: Options) -> tuple[Pass, ...]:
 
 def with_described(registry: Registry, target: Target) -> Registry:
     """The registry with the rows and rules that its describers make of what a target describes as data."""
-    found = [describe(target) for describe in registry.describers]
+    found = [described for describe in registry.describers if any(described := describe(target))]
+    if not found:
+        return registry
     table = dict(registry.implementations)
     for row in (row for rows, _ in found for row in rows):
         table[row.op] = (*table.get(row.op, ()), row)

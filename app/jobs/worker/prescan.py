@@ -23,11 +23,16 @@ Bytes: TypeAlias = "bytes | mmap.mmap"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that an upload may have. `dense_*`: beyond so many, they must have so many bytes each."""
+    """The most that an upload may have. `dense_*`: beyond so many, they must have so many bytes each.
+
+    `fields` are those that are no single numbers: a parser keeps a number in 8 bytes, and forests have
+    millions of them, of 2 bytes in the file.
+    """
 
     nodes: int = 100_000
     messages: int = 400_000
     fields: int = 2_000_000
+    numbers: int = 8_000_000
     depth: int = 64
     dims: int = 64
     attributes: int = 4096  # of one node
@@ -143,7 +148,7 @@ class _Walk:
     def __init__(self, data: Bytes, bounds: Bounds) -> None:
         self._data = data
         self._bounds = bounds
-        self.nodes = self.messages = self.fields = 0
+        self.nodes = self.messages = self.fields = self.numbers = 0
         self.locations: dict[str, None] = {}  # in the order of their first tensors
         self._key = b""  # of the entry that is being walked over
         self._message = _Message(_MODEL, len(data))
@@ -161,25 +166,26 @@ class _Walk:
             position += 1
             if tag > 127:
                 tag, position = self._rest(tag, position)
-            self.fields += 1
-            if self.fields > checked:
-                checked = self.fields + 4096
+            if self.fields + self.numbers >= checked:
+                checked = self.fields + self.numbers + 4096
                 self._check(position)
             wire, field = tag & 7, tag >> 3
             if wire == _BYTES:
+                self.fields += 1
                 position = self._bytes(field, position)
             elif wire == _VARINT:
+                self.numbers += 1
                 value = data[position]
                 position += 1
                 if value > 127:
                     value, position = self._rest(value, position)
                 if self._message.tensor is not None:
                     self._message.tensor.number(field, value, self._bounds)
-            elif wire == _FIXED32:
-                position += 4
-            elif wire == _FIXED64:
-                position += 8
+            elif wire in (_FIXED32, _FIXED64):
+                self.numbers += 1
+                position += 4 if wire == _FIXED32 else 8
             elif wire == _GROUP:
+                self.fields += 1
                 self.messages += 1
                 self._open(_Message(_ANY, self._message.end, is_group=True))
             elif wire == _END and self._message.is_group:
@@ -263,6 +269,7 @@ class _Walk:
             ("nodes", self.nodes, bounds.nodes),
             ("messages", self.messages, bounds.messages),
             ("fields", self.fields, bounds.fields),
+            ("numbers", self.numbers, bounds.numbers),
         ):
             if count > most:
                 raise _too_large("it has", f"more than {most} {what}")

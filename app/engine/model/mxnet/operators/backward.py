@@ -74,7 +74,7 @@ def _difference(c: Call, prediction: ir.Value, label: ir.Value) -> ir.Value:
     return c.one("Sub", prediction, label)
 
 
-_TRAINED = "what its forward node computes in training is read as an inference; set use_global_stats=True"
+_TRAINED = "its forward node is read as an inference, with given statistics; differentiate the forward one"
 ROWS: Mapping[str, Backward] = {
     "_backward_where": Backward(first=1),
     "_backward_Dropout": Backward(reason="the mask of the forward node is not read"),

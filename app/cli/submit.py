@@ -13,6 +13,7 @@ _REPEATABLE = (
     ("--input", "NAME=1x3x224x224", "shape of an input"),
     ("--value", "NAME=16000", "value of a scalar input"),
     ("--range", "NAME=0:30522", "range of random integers"),
+    ("--storage", "NAME=csr:0.01", "sparse input and the most that it holds, a number or a share below 1"),
     ("--tensor", "NAME=file.npy", "tensor for an input, whose shape it binds"),
     (
         "--external",
@@ -21,6 +22,7 @@ _REPEATABLE = (
     ),
     ("--label", "NAME=VALUE", "label of the job"),
 )
+_ENTRIES = {"csr": "nnz", "row_sparse": "rows"}  # what a bound of a sparse input counts
 # Options of a request that have the value of the argument of their name.
 _OPTIONS = ("threads", "tolerance", "precision", "prefer", "semantics", "choose", "memory_budget", "opset")
 
@@ -150,6 +152,7 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
         "input_shapes": {k: dims(k, v) for k, v in pairs(arguments.input, "input").items()},
         "input_values": {k: number(k, v) for k, v in pairs(arguments.value, "value").items()},
         "input_ranges": {k: _range(k, v) for k, v in pairs(arguments.range, "range").items()},
+        "input_storage": {k: _storage(k, v) for k, v in pairs(arguments.storage, "storage").items()},
         "options": options,
         "labels": pairs(arguments.label, "label"),
         "reuse": not arguments.fresh,
@@ -195,6 +198,18 @@ def _range(name: str, text: str) -> list[int]:
         return [int(low), int(high)]
     except ValueError:
         raise ValueError(f"--range {name}: expected LOW:HIGH, found {text!r}") from None
+
+
+def _storage(name: str, text: str) -> dict[str, str | int | float]:
+    kind, _, most = text.partition(":")
+    try:
+        bound = {"density": float(most)} if "." in most else {_ENTRIES[kind]: int(most)}
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"--storage {name}: expected csr:ELEMENTS, row_sparse:ROWS or a share such as csr:0.01, "
+            f"found {text!r}"
+        ) from None
+    return {"storage": kind, **bound}
 
 
 def upload(client: Client, arguments: argparse.Namespace) -> tuple[str, str]:

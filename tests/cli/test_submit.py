@@ -4,9 +4,10 @@ import argparse
 
 import pytest
 
-from app.api.schemas.jobs import JobOptions
+from app.api.schemas.jobs import InputStorage, JobOptions
 from app.cli import bench, submit, sweep
 from app.cli.main import main
+from app.engine.types.storage import DeclaredStorage
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,11 @@ from app.cli.main import main
         (["m.onnx", "--input", "x=1xtwo"], "expected dimensions such as 1x3x224x224, found '1xtwo'"),
         (["m.onnx", "--value", "sr=fast"], "expected a number, true or false, found 'fast'"),
         (["m.onnx", "--range", "ids=5"], "expected LOW:HIGH, found '5'"),
+        (
+            ["m.onnx", "--storage", "x=csr"],
+            "expected csr:ELEMENTS, row_sparse:ROWS or a share such as csr:0.01",
+        ),
+        (["m.onnx", "--storage", "x=coo:5"], "or a share such as csr:0.01, found 'coo:5'"),
     ],
 )
 def test_what_cannot_be_understood_is_told_in_one_line(
@@ -45,6 +51,17 @@ def test_backends_and_how_they_are_chosen_are_asked_for_on_the_command_line(comm
     usual = submit.request(parser.parse_args(["m.onnx"]))["options"]
     assert "backends" not in usual
     assert "choose" not in usual
+
+
+def test_sparse_inputs_are_declared_on_the_command_line() -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    line = ["m.onnx", "--storage", "x=csr:5000", "--storage", "y=csr:0.5", "--storage", "g=row_sparse:64"]
+    asked = submit.request(parser.parse_args(line))["input_storage"]
+    declared = {name: InputStorage(**stated).to_declared() for name, stated in asked.items()}
+    assert declared["x"] == DeclaredStorage("csr", 5000)
+    assert declared["y"] == DeclaredStorage("csr", density=0.5)
+    assert declared["g"] == DeclaredStorage("row_sparse", 64)
 
 
 def test_a_list_of_backends_with_a_hole_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ The registry is the union of the tables in `app.engine.operators.tables`, `app.e
 import importlib
 import importlib.metadata
 import pkgutil
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -421,7 +421,7 @@ class Registry:
 
     def operator(self, node: ir.Node) -> Operator | None:
         """The row of a node's operator, if there is one."""
-        return self.operators.get((_domain(node.domain), node.op_type))
+        return self.operators.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
     def check(self, backends: Sequence[str]) -> None:
         """See `app.engine.types.backend_names.check`."""
@@ -440,24 +440,28 @@ class Registry:
         return found
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
-def _modules(package: str) -> list[str]:
-    """Modules of a package by name, each package before the modules in it."""
+def _modules(package: str) -> list[tuple[str, Any]]:
+    """A package and the modules in it with their names, in the order of these."""
     root = importlib.import_module(package)
-    found: list[str] = []
+    found = [(package, root)]
     for module in sorted(pkgutil.iter_modules(root.__path__), key=lambda m: m.name):
         name = f"{package}.{module.name}"
-        found += [name, *(_modules(name) if module.ispkg else ())]
+        found += _modules(name) if module.ispkg else [(name, importlib.import_module(name))]
     return found
 
 
-def _offered() -> list[tuple[str, Any]]:
-    """Modules of installed packages, each a backend."""
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return [(f"entry point {e.name!r}", e.load()) for e in sorted(found, key=lambda e: e.name)]
+def _rows(modules: Iterable[tuple[str, Any]], kind: str) -> list[tuple[str, Any]]:
+    """Rows of the tables of one name, each with the name of its module."""
+    return [(name, row) for name, module in modules for row in getattr(module, kind, ())]
+
+
+def _unique(kind: str, rows: Iterable[tuple[str, Any]], key: Callable[[Any], Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, row in rows:
+        if (named := key(row)) in found:
+            raise ValueError(f"{kind} {named!r} has two rows, the second in {name}")
+        found[named] = row
+    return found
 
 
 def load() -> Registry:
@@ -469,41 +473,26 @@ def load() -> Registry:
     Raises:
         ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
     """
-    operators: dict[OpId, Operator] = {}
-    implementations: dict[str, list[Implementation]] = {}
-    backends: dict[str, Backend] = {}
-    rewrites: list[RewriteRule] = []
-    describers: list[Describer] = []
-    names: set[str] = set()
-    symbols: dict[str, SymbolOf] = {}
-    exchanged: dict[str, tuple[Any, ...]] = {"CORE": (), "EXPRESSED": (), "OUTSIDE": ()}
-    for name in _modules("app.engine.operators.tables"):
-        tables = importlib.import_module(name)
-        for row in getattr(tables, "OPERATORS", ()):
-            if (row.domain, row.op) in operators:
-                raise ValueError(f"operator {row.op!r} has two rows, the second in {name}")
-            operators[row.domain, row.op] = row
-        symbols.update(getattr(tables, "SYMBOLS", {}))
-        exchanged = {kind: (*rows, *getattr(tables, kind, ())) for kind, rows in exchanged.items()}
-    places = (*_modules("app.engine.backends"), "app.engine.reference")
-    modules = [(name, importlib.import_module(name)) for name in places]
-    for name, module in (*modules, *_offered()):
-        for backend in getattr(module, "BACKENDS", ()):
-            if backend.name in backends:
-                raise ValueError(f"backend {backend.name!r} has two rows, the second in {name}")
-            backends[backend.name] = backend
-        describers += getattr(module, "DESCRIBERS", ())
-        for rule in getattr(module, "REWRITES", ()):
-            if not rule.backends:
-                raise ValueError(f"rewrite {rule.name!r} in {name} states no backend")
-            rewrites.append(rule)
-        for row in getattr(module, "IMPLEMENTATIONS", ()):
-            if row.name in names:
-                raise ValueError(f"implementation {row.name!r} has two rows, the second in {name}")
-            names.add(row.name)
-            implementations.setdefault(row.op, []).append(row)
-    if (ours := {row.name for _, m in modules for row in getattr(m, "BACKENDS", ())}) != set(BUILT_IN):
-        raise ValueError(f"`backend_names.BUILT_IN` must list {sorted(ours)}, it lists {sorted(BUILT_IN)}")
-    table = {op: tuple(rows) for op, rows in implementations.items()}
-    core = CoreSet(*exchanged.values())
-    return Registry(operators, table, backends, tuple(rewrites), symbols, core, tuple(describers))
+    tables, reference = _modules("app.engine.operators.tables"), "app.engine.reference"
+    ours = [*_modules("app.engine.backends"), (reference, importlib.import_module(reference))]
+    offered = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda e: e.name)
+    modules = [*ours, *((f"entry point {e.name!r}", e.load()) for e in offered)]
+    operators = _unique("operator", _rows(tables, "OPERATORS"), lambda row: (row.domain, row.op))
+    backends = _unique("backend", _rows(modules, "BACKENDS"), lambda row: row.name)
+    implementations: dict[str, tuple[Implementation, ...]] = {}
+    for row in _unique("implementation", _rows(modules, "IMPLEMENTATIONS"), lambda row: row.name).values():
+        implementations[row.op] = (*implementations.get(row.op, ()), row)
+    for name, rule in _rows(modules, "REWRITES"):
+        if not rule.backends:
+            raise ValueError(f"rewrite {rule.name!r} in {name} states no backend")
+    if (names := {row.name for _, row in _rows(ours, "BACKENDS")}) != set(BUILT_IN):
+        raise ValueError(f"`backend_names.BUILT_IN` must list {sorted(names)}, it lists {sorted(BUILT_IN)}")
+    return Registry(
+        operators,
+        implementations,
+        backends,
+        tuple(rule for _, rule in _rows(modules, "REWRITES")),
+        {op: symbol for _, module in tables for op, symbol in getattr(module, "SYMBOLS", {}).items()},
+        CoreSet(*(tuple(row for _, row in _rows(tables, k)) for k in ("CORE", "EXPRESSED", "OUTSIDE"))),
+        tuple(describe for _, describe in _rows(modules, "DESCRIBERS")),
+    )

@@ -9,11 +9,12 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from app.engine.core import exchange, graph
+from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule, rewrite
 from app.engine.model import naming
 from app.engine.model.shape_inference import inference
+from app.engine.passes import outside_core
 from app.engine.passes.infer_types import DECLARED, TYPED
 from app.engine.rewrites import algebraic, constant_folding, cse, gradients, quantization, transpose_sinking
 from app.engine.types.errors import GraphError
@@ -46,8 +47,8 @@ class Canonicalize:
         graph.order_by_wiring(model.graph)
         applied = reduce(model, self.growth, typed=model.meta.pop(TYPED, False))
         _check_types(model)
-        outside = exchange.outside_core(model.graph, compilation.registry.core)
-        notes = (*compilation.notes, *_notes(applied, model), *exchange.told(outside))
+        outside = outside_core.outside_core(model.graph, compilation.registry.core)
+        notes = (*compilation.notes, *_notes(applied, model), *outside_core.told(outside))
         return replace(compilation, notes=notes, outside_core=outside)
 
 

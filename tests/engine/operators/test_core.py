@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from app.engine.core import exchange
 from app.engine.core.registry import load
 from app.engine.entry import core_operators, core_operators_page
+from app.engine.passes import outside_core
 from app.engine.reference.evaluator import Evaluator
 from app.engine.types.core_operator import INTERNAL, LEVELS, SHAPES, CoreOperator, CoreSet, Expressed, Outside
 
@@ -443,10 +443,10 @@ def test_nodes_that_are_not_expressed_are_listed_with_the_reason() -> None:
         ir.node("Identity", [text], name="text"),
     ]
     main = ir.Graph([x, text], [], nodes=nodes, name="g")
-    found = exchange.outside_core(main, CORE)
+    found = outside_core.outside_core(main, CORE)
     assert [n.node for n in found] == ["det", "fused", "text"]
     assert "elimination" in found[0].reason
     assert "'com.microsoft'" in found[1].reason
     assert "strings" in found[2].reason
-    assert exchange.told(found)[0].startswith("outside the core operators: 1 Det, ")
-    assert exchange.outside_core(main, CoreSet()) == ()
+    assert outside_core.told(found)[0].startswith("outside the core operators: 1 Det, ")
+    assert outside_core.outside_core(main, CoreSet()) == ()

@@ -249,8 +249,7 @@ def _rejection(node: ir.Node, read: set[ir.Value]) -> str | None:
     rule = _rule(node)
     if unrolling.is_unrolled(node):
         return unrolling.rejection(node) or (
-            f"it is differentiated by its steps, {unrolling.LARGEST} nodes of a graph at most, "
-            "and not behind a backward operator"
+            f"all steps would be more than {unrolling.LARGEST} nodes, or it is behind a backward operator"
         )
     if rule is None:
         return f"no rule for {node.domain + '::' if node.domain else ''}{node.op_type}"

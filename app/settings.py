@@ -247,10 +247,11 @@ class Settings:
 # Variables of the interpreter, of libraries and of the system; none of them is a secret.
 _OF_JOBS = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|VIRTUAL_ENV|PYTHON[A-Z0-9_]*|LD_LIBRARY_PATH|LD_PRELOAD"
-    r"|STOWPLAN_LOG|(NUMBA|OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|CUDA|NVIDIA|OPENVINO|OV|ORT|MALLOC)_[A-Z0-9_]+"
+    r"|STOWPLAN_(LOG|PARENT)|(NUMBA|OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|CUDA|NVIDIA|OPENVINO|OV|ORT|MALLOC)_[A-Z0-9_]+"
 )
 
 _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"  # onnxruntime reports to its maker from the import on
+_PARENT = f"{PREFIX}PARENT"  # process that started one of jobs
 
 
 def is_job_environment() -> bool:
@@ -270,19 +271,22 @@ def environment_of_jobs() -> Iterator[None]:
     What a process was started with can be read in it for as long as it lives, whatever it forgets.
     """
     environment = os.environ  # noqa: TID251  this is the reader
-    hidden = {name: value for name, value in environment.items() if not _OF_JOBS.fullmatch(name)}
-    telemetry = environment.get(_NO_TELEMETRY)
-    for name in hidden:
-        del environment[name]
-    environment[_NO_TELEMETRY] = "1"
+    before = dict(environment)
+    for name in before:
+        if not _OF_JOBS.fullmatch(name):
+            del environment[name]
+    environment.update({_NO_TELEMETRY: "1", _PARENT: str(os.getpid())})
     try:
         yield
     finally:
-        environment.update(hidden)
-        if telemetry is None:
-            del environment[_NO_TELEMETRY]
-        else:
-            environment[_NO_TELEMETRY] = telemetry
+        for name in (_NO_TELEMETRY, _PARENT):
+            del environment[name]
+        environment.update(before)
+
+
+def parent_of_jobs() -> int:
+    """The process that started this one of jobs, which may have ended since; 0 where nobody says."""
+    return int(os.environ.get(_PARENT, "0"))  # noqa: TID251  this is the reader
 
 
 def url_of_client() -> str | None:

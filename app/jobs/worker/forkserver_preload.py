@@ -9,13 +9,12 @@ import signal
 
 from app.jobs.worker import confinement
 from app.jobs.worker.parent_death import end_with
-from app.settings import Settings, is_job_environment
+from app.settings import Settings, is_job_environment, parent_of_jobs
 from app.telemetry import logs
 
 PID = os.getpid()
 if not is_job_environment():  # something else than `PreforkPool` started it
     os._exit(1)
-_worker = os.getppid()
 MEASURES = confinement.enter()
 logs.show_topics(Settings.from_environment())
-end_with(_worker, signal.SIGKILL)  # a change of the user would end it
+end_with(parent_of_jobs(), signal.SIGKILL)  # a change of the user would end it

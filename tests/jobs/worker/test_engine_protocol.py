@@ -43,6 +43,19 @@ assert "app.kernels.cpu.gemm" in sys.modules
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)
 
 
+def test_a_forkserver_whose_worker_ended_before_it_looked_ends() -> None:
+    script = """
+import subprocess, sys
+from app.settings import environment_of_jobs
+forkserver = [sys.executable, "-c", "import app.jobs.worker.forkserver_preload; print('lives')"]
+with environment_of_jobs():
+    assert b"lives" in subprocess.run(forkserver, stdout=subprocess.PIPE).stdout
+    late = [sys.executable, "-c", f"import subprocess; print(subprocess.run({forkserver}).returncode)"]
+    assert subprocess.run(late, stdout=subprocess.PIPE).stdout == b"1\\n"
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)
+
+
 def test_processes_of_jobs_are_forked_off_one_that_has_loaded_the_engine() -> None:
     """A module that the forkserver does not find is passed over, and each job would load the engine again."""
     script = """

@@ -60,7 +60,7 @@ _GLUE = frozenset(
 def spellings() -> Mapping[str, tuple[str, ...]]:
     """Operators of ONNX by operator of MXNet, `Pooling (pool_type=max)` where an attribute decides."""
     found: dict[str, tuple[str, ...]] = {}
-    for name in sorted(ROWS):
+    for name in sorted(ROWS, key=lambda name: (name.startswith("_"), name)):  # public names first
         if name in NESTED:
             found[name] = tuple(NESTED[name].split())
             continue

@@ -208,9 +208,8 @@ def _prepared(job: _Job, scratch: Path) -> _Model:
     job.heartbeat.progress("load", 0, 1)
     spool = Spool(scratch / "weights")
     job.heartbeat.between = spool.release
-    uploaded = load(job.path, external=job.external, spool=spool)
-    gradients = marks.gradients(uploaded.model)
-    loaded = expanded(uploaded, job.bindings)
+    loaded = expanded(load(job.path, external=job.external, spool=spool), job.bindings)
+    gradients = marks.gradients(loaded.model)
     converted = scratch / "converted.onnx"
     export_beside(loaded.model, converted, spool)
     original_ops = frozenset(node.op_type for node in loaded.model.graph.all_nodes())

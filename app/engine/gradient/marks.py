@@ -6,18 +6,18 @@ from collections.abc import Collection, Iterable
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.model.shape_inference.tensor_rules import BACKWARD, GRADIENT
 
-GRADIENTS = "stowplan.gradients"  # metadata of a model: a JSON list of names
-_EXPANDED = "ai.onnx.preview.training"
+NOTE = "stowplan.gradients"  # metadata of a model: a JSON list of names
 
 
 def mark(model: ir.Model, names: Iterable[str]) -> None:
     """Note that these outputs are gradients, beside those that are noted already."""
-    model.metadata_props[GRADIENTS] = json.dumps(sorted({*names, *_noted(model)}))
+    model.metadata_props[NOTE] = json.dumps(sorted({*names, *_noted(model)}))
 
 
 def gradients(model: ir.Model) -> frozenset[str]:
-    """Outputs of the main graph that are gradients: as noted, or made by backward operators of MXNet or ONNX.
+    """Outputs of the main graph that are gradients: as noted, or made by nodes that ask for gradients.
 
     Notes on what is no output, such as those of a model that an output was cut from, mean nothing.
     """
@@ -25,8 +25,8 @@ def gradients(model: ir.Model) -> frozenset[str]:
     found = {v for v in main.outputs if v.name in noted}
     behind: set[ir.Value] = set()
     for node in main:
-        backward = node.op_type.startswith("_backward_") or node.domain == _EXPANDED
-        if backward or any(v in behind for v in graph.reads(node)):
+        asks = (node.domain, node.op_type) in (GRADIENT, BACKWARD)
+        if asks or any(v in behind for v in graph.reads(node)):
             behind.update(node.outputs)
     return frozenset(v.name for v in main.outputs if v.name and (v in found or v in behind))
 
@@ -49,7 +49,7 @@ def forward_nodes(main: ir.Graph, names: Collection[str]) -> set[ir.Node]:
 
 def _noted(model: ir.Model) -> frozenset[str]:
     try:
-        names = json.loads(model.metadata_props.get(GRADIENTS, "[]"))
+        names = json.loads(model.metadata_props.get(NOTE, "[]"))
     except (ValueError, RecursionError):
         return frozenset()
     return frozenset(n for n in names if isinstance(n, str)) if isinstance(names, list) else frozenset()

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from app.engine.gradient.marks import GRADIENTS
+from app.engine.gradient.marks import NOTE
 from app.engine.model.spool import Spool
 from app.engine.passes.infer_types import DECLARED_SHAPES, bound_inputs
 from app.engine.types import map_type
@@ -136,7 +136,7 @@ def proto_of(model: ir.Model, *, notes: bool = False) -> onnx.ModelProto:
     if notes:
         return proto
     _strip(proto.graph)
-    told = [p for p in proto.metadata_props if p.key == GRADIENTS]
+    told = [p for p in proto.metadata_props if p.key == NOTE]
     del proto.metadata_props[:]
     proto.metadata_props.extend(told)
     proto.ClearField("doc_string")

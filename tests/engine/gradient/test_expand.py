@@ -137,6 +137,7 @@ def test_a_job_runs_and_verifies_such_a_file(tmp_path: Path) -> None:
         kernels=tmp_path / "k",
     )  # fmt: skip
     assert summary["verification"]["status"] == "verified"
+    assert summary["training"]["gradients"] == 2
 
 
 def test_more_gradients_than_allowed_are_refused(tmp_path: Path) -> None:

@@ -96,5 +96,5 @@ def test_notes_of_strangers_name_outputs_or_nothing(noted: str) -> None:
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Sin(x) }'
     )
-    proto.metadata_props.add(key=marks.GRADIENTS, value=noted)
+    proto.metadata_props.add(key=marks.NOTE, value=noted)
     assert marks.gradients(ir.from_proto(proto)) == ({"y"} if "no such" in noted else set())

@@ -48,6 +48,7 @@ def test_a_job_plans_runs_and_verifies_a_training_graph(tmp_path: Path) -> None:
     options = Options(autotune=False, benchmark_seconds=0.05, semantics="mxnet-1.9")
     summary = optimize.optimize(path, host(), options, Bindings(), tmp_path, kernels=tmp_path / "k")
     assert summary["verification"]["status"] == "verified"
+    assert summary["training"]["gradients"] == 2
     told = json.loads((tmp_path / "decisions.json").read_text())["symbol"]
     assert [node["op"] for node in told] == ["elemwise_mul", "_backward_mul"]
 

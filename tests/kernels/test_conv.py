@@ -171,6 +171,24 @@ def test_depthwise_conv_equals_its_definition(compiler: Compiler, case: tuple, t
     close(found, expected, values["w"][0].size)
 
 
+SMALL = [
+    ((1, 10, h, w), (10, 1, 3, 3), (stride, stride), pads, (1, 1), 10)
+    for h, w in ((1, 1), (1, 2), (2, 1), (3, 1), (2, 3))
+    for stride in (1, 2, 3)
+    for pads in ((1, 1, 1, 1), (2, 2, 2, 2), (0, 1, 2, 3), (2, 3, 0, 1))
+    if min(h + pads[0] + pads[2], w + pads[1] + pads[3]) >= 3
+]
+
+
+@pytest.mark.parametrize("name", ["conv.depthwise", "conv.implicit_gemm"])
+def test_images_smaller_than_the_window(compiler: Compiler, name: str) -> None:
+    """Some phases of a stride have no column of the image."""
+    for case in SMALL:
+        values, expected = operands(case)
+        found = run(compiler, name, f"y = Conv <{attributes(case)}> (x, w, b)", values, expected.shape)
+        close(found, expected, 9)
+
+
 @pytest.mark.parametrize("case", DEPTHWISE[:4], ids=str)
 def test_depthwise_conv_is_the_same_for_any_width_of_registers(
     compiler: Compiler, case: tuple, lanes: int

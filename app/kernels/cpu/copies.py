@@ -84,7 +84,8 @@ def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
         whole = builder.and_(builder.sub(n, number(int(stride > 1))), number(-lanes))
         rest = builder.sub(n, whole)
         mask = builder.and_(v.below(rest, lanes=wide, divide=stride), ours)
-        ragged = builder.icmp_signed(">", rest, number(0))
+        # Without any element, `whole` lies before the row.
+        ragged = builder.and_(*(builder.icmp_signed(">", count, number(0)) for count in (rest, n)))
         with cgutils.for_range(builder, rows) as row:
             source = v.at(x, builder.mul(row.index, x_row))
             target = v.at(y, builder.mul(row.index, y_row))

@@ -50,6 +50,7 @@ def save(folder, name, symbol, inputs, parameters=()):
     symbol.save(str(folder / f"{name}-symbol.json"))
     if parameters:
         kinds = {k: "aux" if k in aux else "arg" for k in dict(parameters)}
+        mx.nd.waitall()  # a sparse array that is still computed is written with no rows
         mx.nd.save(str(folder / f"{name}-0000.params"), {f"{kinds[k]}:{k}": arrays[k] for k in kinds})
     found = {f"output{i}": o.asnumpy() for i, o in enumerate(outputs)}
     np.savez(folder / f"{name}.npz", **inputs, **found)
@@ -586,6 +587,7 @@ def main(folder, names):
     if not names:
         weights = {f"arg:{k}": mx.nd.array(positive(rng(k), 5, 4)) for k in ("dense", "csr", "row_sparse")}
         weights = {k: (v * (v > 0.6)).tostype(k[4:].replace("dense", "default")) for k, v in weights.items()}
+        mx.nd.waitall()
         mx.nd.save(str(folder / "storage.params"), weights)
         np.savez(folder / "storage-arrays.npz", **{k[4:]: v.asnumpy() for k, v in weights.items()})
 

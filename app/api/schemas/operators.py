@@ -138,7 +138,7 @@ class StorageRule(Schema):
 
 
 class LanesContract(Schema):
-    """What an implementation needs in padded lanes, and leaves there."""
+    """Contract of an implementation about padded lanes."""
 
     reads: str
     leaves: str

@@ -7,16 +7,15 @@ columns it reads and writes, and no others.
 """
 
 import dataclasses
-import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple, NoReturn, Protocol
 
 from app.engine.core import graph
 from app.engine.core.plan import COLUMNS, Compilation, Plan, Record
 from app.engine.types.errors import EngineError, PassError
+from app.kernels.garbage import uncollected
 
 Progress = Callable[[str, int, int], None]
 
@@ -79,7 +78,7 @@ def run(
     """
     sequence = tuple(steps)
     done = 0
-    with _uncollected():
+    with uncollected():
         while done < len(sequence):
             step = sequence[done]
             progress(step.name, done, len(sequence))
@@ -114,18 +113,6 @@ def _log(before: Compilation, after: Compilation) -> None:
         memory.debug(
             "arena %d byte, lower bound %d byte, %s", solution.peak, solution.lower_bound, solution.method
         )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No search for cycles: passes make many objects and hardly any garbage."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 class _View(Plan):

@@ -50,7 +50,7 @@ class Source:
         """
         if opset is None:
             model = read(self.path, self.external)
-            # What the backward operators of a symbol become has no spelling in a file.
+            # Nodes that backward operators of a symbol become have no spelling in a file.
             return manipulation.typed(expanded_model(model) if is_symbol(self.path) else model)
         loaded = expanded(load(self.path, external=self.external, floor=opset))
         if loaded.model.opset_imports[""] != opset:

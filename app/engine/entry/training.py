@@ -62,7 +62,7 @@ def training(
     compilation = pipeline.run(compilation, session.FRONTEND_PASSES[:2])
     variables = [v.name or "" for v in compilation.graph.inputs if v.name in opened] if wrt is None else wrt
     if variables and unroll(compilation.model, loss, variables):
-        # What the steps compute from the number of their turn is a constant.
+        # Numbers of turns, and all that steps compute from them, are constants.
         compilation = pipeline.run(compilation, session.FRONTEND_PASSES[:2])
     canonical = compilation.model
     _close(canonical, opened)

@@ -215,7 +215,7 @@ def _reversed(x: Term, lengths: Term, batch: int = 1) -> Term:
 
 
 def _of_direction(s: Site, position: int, d: int) -> Term:
-    """What an operand [directions, ...] holds for one."""
+    """Part of an operand [directions, ...] that is one direction's."""
     directions, *own = s[position].shape
     term = s[position] if directions == 1 else s[position].slice((d,), (d + 1,), (0,))
     return term.reshape(own)

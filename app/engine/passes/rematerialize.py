@@ -71,7 +71,7 @@ def _inherited(by_node: Mapping[str, str], copies: Mapping[str, str]) -> Mapping
 
 
 def _for_backward(compilation: Compilation) -> list[Again]:
-    """What to compute again for backward nodes, each at the earliest of its readers.
+    """Nodes to compute again for backward nodes, each at the earliest of its readers.
 
     The values that are kept instead are those of fewest bytes that elementwise nodes can make the rest of.
     Each names nodes that no earlier one does.

@@ -41,7 +41,7 @@ class Sparse:
 
 
 def chosen(compilation: Compilation, declared: Mapping[ir.Value, StorageType]) -> tuple[Sparse, list[str]]:
-    """What stays sparse, and notes why; `declared` are inputs that the job declares sparse."""
+    """Values that stay sparse, and notes why; `declared` are inputs that the job declares sparse."""
     search = _Search(compilation, declared)
     seeds: list[ir.Value | Group] = [*declared, *search.makers()]
     best = Sparse()

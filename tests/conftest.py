@@ -30,6 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 KERNELS = Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels"))  # noqa: TID251
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shots", action="store_true", help="keep pictures of the pages in build/screenshots")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, so that at the end no process is left alone with one; then others, then those marked last."""
     turns = {"long": 0, "last": 2}

@@ -408,15 +408,30 @@ def _reads(node: onnx.NodeProto) -> list[str]:
 
 
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every float32 input and every float32 result of a node rounded to bfloat16."""
+    """The model with every float32 input and every float32 result of a node rounded to bfloat16, in bodies too."""
     copy = onnx.shape_inference.infer_shapes(model)
-    graph = copy.graph
-    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    _round_values(copy.graph, {}, {})
+    return copy
+
+
+def _round_values(graph: onnx.GraphProto, types: Mapping[str, int], renamed: Mapping[str, str]) -> None:
+    """Rounds the values of a graph in place.
+
+    Args:
+        graph: The main graph or a body.
+        types: Element types of the values that a body captures, by name.
+        renamed: Names of their rounded values.
+    """
+    own = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    types, renamed = {**types, **own}, dict(renamed)
     outputs = {o.name for o in graph.output}
     nodes = [*(n for v in graph.input for n in _roundings(v.name, v.name, types))]
-    renamed = {v.name: f"{v.name}/rounded" for v in graph.input if types[v.name] == onnx.TensorProto.FLOAT}
+    renamed |= {v.name: f"{v.name}/rounded" for v in graph.input if types[v.name] == onnx.TensorProto.FLOAT}
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _round_values(attribute.g, types, renamed)
         nodes.append(node)
         for i, name in enumerate(node.output):
             if types.get(name) == onnx.TensorProto.FLOAT and name not in outputs:
@@ -427,7 +442,6 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
                 nodes += _roundings(node.output[i], name, {node.output[i]: types[name]}, name)
     del graph.node[:]
     graph.node.extend(nodes)
-    return copy
 
 
 def _roundings(source: str, stem: str, types: Mapping[str, int], target: str = "") -> list[onnx.NodeProto]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.jobs.service import Served, serve
 from tests.web.models import FREE, SMALL
@@ -17,6 +17,7 @@ from tests.web.models import FREE, SMALL
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = ROOT / "build" / "screenshots"
 WAYS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (375, "light")}
+PATIENCE = 120_000  # milliseconds: other tests and the jobs of this one use both cores
 PREDICTED = {"timings": "predicted"}
 # What the console says of a page that is not there.
 EXPECTED = "Failed to load resource: the server responded with a status of 40"
@@ -37,6 +38,7 @@ def _chromium() -> str:
 def chromium() -> Iterator[Browser]:
     path = _chromium()
     with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE)
         browser = playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -49,6 +51,7 @@ class Watched:
     """A page that notes what should not be: errors, and requests to others."""
 
     page: Page
+    shots: bool
     faults: list[str] = field(default_factory=list)
 
     def expect_clean(self, *, but: str | None = None) -> None:
@@ -56,6 +59,9 @@ class Watched:
         assert not found, found
 
     def shot(self, name: str) -> None:
+        """A picture to look at, where `--shots` asks for it: no test depends on one, and one takes seconds."""
+        if not self.shots:
+            return
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.page.evaluate("scrollTo(0, 0)")
         self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
@@ -71,9 +77,9 @@ _FIRST_PAINT = """new Promise((done) => new PerformanceObserver((list) =>
 ).observe({ type: 'paint', buffered: true }))"""
 
 
-def watched(context: BrowserContext, url: str) -> Watched:
+def watched(context: BrowserContext, url: str, shots: bool) -> Watched:
     page = context.new_page()
-    it = Watched(page)
+    it = Watched(page, shots)
     page.on(
         "console",
         lambda m: it.faults.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None,
@@ -84,7 +90,7 @@ def watched(context: BrowserContext, url: str) -> Watched:
 
 
 @pytest.fixture
-def open_at(chromium: Browser) -> Iterator[Callable[..., Watched]]:
+def open_at(chromium: Browser, pytestconfig: pytest.Config) -> Iterator[Callable[..., Watched]]:
     """Opens a page of a service in a browser of its own."""
     with contextlib.ExitStack() as stack:
 
@@ -93,7 +99,8 @@ def open_at(chromium: Browser) -> Iterator[Callable[..., Watched]]:
                 viewport={"width": 1280, "height": 900}, color_scheme="light", reduced_motion="reduce"
             )
             stack.callback(context.close)
-            it = watched(context, url)
+            context.set_default_timeout(PATIENCE)
+            it = watched(context, url, pytestconfig.getoption("--shots"))
             it.page.goto(url + path)
             return it
 

@@ -75,7 +75,9 @@ def write(path: Path, inputs: dict[str, np.ndarray], folder: Path) -> str:
 def arrays_of(path: Path) -> list[np.ndarray]:
     """Numbered outputs; a scalar is a list of one, as MXNet has it."""
     with np.load(path) as arrays:
-        return [np.atleast_1d(arrays[f"output{i}"]) for i in range(sum(k.startswith("output") for k in arrays))]
+        return [
+            np.atleast_1d(arrays[f"output{i}"]) for i in range(sum(k.startswith("output") for k in arrays))
+        ]
 
 
 def check(folder: Path, name: str) -> tuple[float, float, str]:

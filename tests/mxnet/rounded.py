@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 GIVEN = ".given"  # appended to the name of a rounded value that is an input
 
@@ -96,12 +96,14 @@ def _cut(
     taken = {v.name for v in (*model.graph.input, *model.graph.output)}
     for node in roundings:
         name = node.output[0]
-        kind = helper.np_dtype_to_tensor_dtype(given[name].dtype)
-        model.graph.input.append(helper.make_tensor_value_info(name + GIVEN, kind, given[name].shape))
+        kind = model.graph.input.add(name=name + GIVEN).type.tensor_type
+        kind.elem_type = numpy_helper.from_array(given[name]).data_type
+        for size in given[name].shape:
+            kind.shape.dim.add(dim_value=size)
         for shown in (name, node.input[0]):
             if shown not in taken:
                 taken.add(shown)
-                model.graph.output.append(helper.make_empty_tensor_value_info(shown))
+                model.graph.output.add(name=shown)
 
 
 def _axis(node: onnx.NodeProto) -> int:

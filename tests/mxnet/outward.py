@@ -90,10 +90,12 @@ def check(folder: Path, name: str) -> tuple[float, float, str]:
         return after, returned, ""
     between, expected = check_rounded(folder, name)
     text = (
-        f"  ({after:.3g} end to end; {between.next_step} of {between.count} numbers are rounded to the "
-        f"next step, at most {between.farthest:.3g} from a half)"
+        f"  ({after:.3g} and {returned:.3g} end to end; {between.next_step} of {between.count} numbers are rounded "
+        f"to the next step, at most {between.farthest:.3g} off)"
     )
-    return (difference_of(expected, found) if between.farthest <= HALF else np.inf), returned, text
+    # The symbol read back rounds where MXNet does, so it may be as far from onnxruntime, and no farther.
+    excess = returned if returned > after else 0.0
+    return (difference_of(expected, found) if between.farthest <= HALF else np.inf), excess, text
 
 
 def check_rounded(folder: Path, name: str) -> tuple[rounded.Rounded, list[np.ndarray]]:

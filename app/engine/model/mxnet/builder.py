@@ -1,5 +1,6 @@
 """An ONNX graph under construction, with shapes inferred node by node: operators of MXNet ask for ranks."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,11 @@ from app.engine.types.storage import MXNET
 
 OPSET = 21  # of what is built; the floor of `load`
 Array = np.ndarray[Any, Any]
+
+
+def dimension(name: str) -> str:
+    """The name of a dimension, in which only letters, digits and underscores are no arithmetic."""
+    return re.sub(r"\W", "_", name)
 
 
 @dataclass(slots=True)

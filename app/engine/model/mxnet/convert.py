@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from app.engine.model.mxnet import params_file, symbol_file
 from app.engine.model.mxnet.attributes import Attributes
-from app.engine.model.mxnet.builder import OPSET, Builder, Call, Room
+from app.engine.model.mxnet.builder import OPSET, Builder, Call, Room, dimension
 from app.engine.model.mxnet.operators import OPERANDS, ROWS, backward
 from app.engine.model.mxnet.params_file import STORAGE, Parameter
 from app.engine.model.mxnet.symbol_file import VARIABLE, Symbol, SymbolNode
@@ -72,7 +72,8 @@ def _unknown(symbol: Symbol) -> dict[str, list[str]]:
 
 def _is_backward(node: SymbolNode) -> bool:
     """True for a node of a gradient that has no row of its own, and names its forward node."""
-    return node.op not in ROWS and node.op not in RULES and node.follows is not None
+    known = node.op in ROWS or node.op in RULES
+    return node.follows is not None and (not known or node.op.startswith("_backward_"))
 
 
 def _is_opaque(node: SymbolNode) -> bool:
@@ -217,7 +218,11 @@ class _Conversion:
         dtype = attributes.dtype("__dtype__", "float32") or np.dtype("f4")
         if shape is None:
             shape = self._hinted(index)
-        dims = None if shape is None else [d if d > 0 else f"{node.name}_{i}" for i, d in enumerate(shape)]
+        dims = (
+            None
+            if shape is None
+            else [d if d > 0 else dimension(f"{node.name}_{i}") for i, d in enumerate(shape)]
+        )
         value = ir.Value(
             name=self._builder.unique(node.name),
             shape=None if dims is None else ir.Shape(dims),

@@ -131,12 +131,13 @@ def _gather_nd(c: Call) -> ir.Value:
 
 
 def _scatter_nd(c: Call) -> ir.Value:
-    """Elements of zeros replaced."""
+    """Elements of zeros replaced; those that meet are added where it is the gradient of a look-up."""
+    reduction = "add" if c.node.op.startswith("_backward_") else "none"
     updates, indices = c.inputs
     order = (*range(1, c.rank(indices)), 0)
     places = c.cast(c.one("Transpose", indices, perm=order), ir.DataType.INT64)
     zeros = c.one("Expand", c.const(0, updates), c.ints(*c.attributes.integers("shape")))
-    return c.one("ScatterND", zeros, places, updates)
+    return c.one("ScatterND", zeros, places, updates, reduction=reduction)
 
 
 def _sorted(c: Call, k: int, *, ascends: bool) -> tuple[ir.Value, ir.Value]:
@@ -306,7 +307,7 @@ ROWS: Mapping[str, Translation] = {
     "batch_take": _batch_take,
     "one_hot": _one_hot,
     "gather_nd": _gather_nd,
-    "scatter_nd": _scatter_nd,
+    **dict.fromkeys(("scatter_nd", "_backward_gather_nd"), _scatter_nd),
     "topk": _topk,
     "sort": _sort,
     "argsort": _argsort,

@@ -12,7 +12,7 @@ from app.engine.model.mxnet.operators.neural import clipped
 _FAR = 2**31 - 1
 
 
-def _reduced_axes(c: Call) -> tuple[int, ...] | None:
+def reduced_axes(c: Call) -> tuple[int, ...] | None:
     """Axes of a reduction; None are all."""
     axes = c.attributes.integers("axis", ())
     if not c.attributes.flag("exclude"):
@@ -25,7 +25,7 @@ def _reduction(op: str) -> Translation:
     """A reduction; that of all axes has the shape [1] unless it keeps them: MXNet has no scalars."""
 
     def translated(c: Call) -> ir.Value:
-        axes, keeps = _reduced_axes(c), c.attributes.flag("keepdims")
+        axes, keeps = reduced_axes(c), c.attributes.flag("keepdims")
         c.attributes.flag("safe_accumulation")
         found = c.one(op, c.inputs[0], *([c.ints(*axes)] if axes else []), keepdims=int(keeps))
         rank = None if c.inputs[0].shape is None else len(c.inputs[0].shape)

@@ -118,11 +118,11 @@ def canonical(
         UnknownBackendError: `options.backends`, or the target, names one that there is not.
     """
     target = with_backends(target, options.backends)
-    if refusal := unexecuted(loaded.model):
+    if rejection := unexecuted(loaded.model):
         target = dataclasses.replace(target, backends=(*target.backends, UNEXECUTED))
     registry.check(target.backends)
     predicted = PREDICTED.format(target.name) if BACKEND in target.backends else ""
-    notes = tuple(note for note in (predicted, refusal) if note)
+    notes = tuple(note for note in (predicted, rejection) if note)
     registry = with_described(registry, target)
     compilation = Compilation(
         loaded.model, target, registry, options, bindings, notes=notes, symbol=loaded.symbol

@@ -16,6 +16,7 @@ from app.engine.runtime import oracle
 from app.engine.types.errors import SymbolError
 from app.engine.types.limits import Limits
 from tests.engine.model.mxnet.writing import Symbols
+from tests.mxnet import operators_page
 from tests.mxnet.__main__ import difference, outputs_of
 from tests.mxnet.graphs import graphs
 
@@ -59,10 +60,27 @@ def test_every_row_is_written_by_some_graph(tmp_path: Path, monkeypatch: pytest.
     seen: set[str] = set()
     rows = {op: lambda c, row=row: seen.add(c.node.op_type) or row(c) for op, row in ROWS.items()}
     monkeypatch.setattr(convert, "ROWS", rows)
+    out: set[str] = set()
     for model, _ in GRAPHS.values():
         onnx.save(model, tmp_path / "m.onnx")
-        to_symbol(tmp_path / "m.onnx", {})
+        out.update(operators_page.used(to_symbol(tmp_path / "m.onnx", {}).symbol))
     assert sorted(ROWS.keys() - seen) == []
+    # `python -m tests.mxnet.operators_page` writes it.
+    assert operators_page.PAGE.read_text() == operators_page.page(out)
+
+
+def test_branches_in_different_types_and_stacks_of_a_free_length_are_refused(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[2,3] x, bool c) => (float[?,?] y, float[?,2,3] s) {
+        y = If<then_branch = a () => (float[2,3] p) { p = Exp(x) },
+               else_branch = b () => (float[1,3] q) { q = ReduceSum<keepdims = 1>(x) }>(c)
+        z, s = Loop<body = d (int64 i, bool k, float[2,3] h) => (bool l, float[2,3] n, float[2,3] o) {
+            n = Add(h, x) o = Neg(n) t = ReduceMax<keepdims = 0>(n) l = Less(t, t) }>(, c, x)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(SymbolError) as told:
+        to_symbol(tmp_path / "m.onnx", {})
+    assert "the branches give 'p' and 'q' in different types" in told.value.message
+    assert "results are stacked whose number only a run tells" in told.value.message
 
 
 def test_all_nodes_without_a_spelling_are_listed_with_reasons(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Operators of MXNet that no operators of ONNX express: planned, with predicted times, and run by nothing.
+"""Operators of MXNet that cannot be said in those of ONNX: planned, with predicted times, and run by nothing.
 
 Their storage types, layouts and buffers are those of any node. The backend joins the target where a model has
 such nodes (`app.engine.planning.session.canonical`).

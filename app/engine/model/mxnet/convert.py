@@ -13,6 +13,7 @@ from app.engine.model.mxnet import params_file, symbol_file
 from app.engine.model.mxnet.attributes import Attributes
 from app.engine.model.mxnet.builder import OPSET, Builder, Call, Room, dimension
 from app.engine.model.mxnet.operators import OPERANDS, ROWS, backward
+from app.engine.model.mxnet.operators.refused import REFUSED
 from app.engine.model.mxnet.params_file import STORAGE, Parameter
 from app.engine.model.mxnet.symbol_file import VARIABLE, Symbol, SymbolNode
 from app.engine.model.shape_inference.mxnet_rules import RULES
@@ -46,8 +47,10 @@ def read(path: Path, external: Mapping[str, Path], limits: Limits) -> onnx.Model
     unknown = _unknown(symbol)
     if unknown:
         listed = ", ".join(f"{op} ({_few(names)})" for op, names in sorted(unknown.items()))
+        reasons = "".join(f"; {op}: {REFUSED[op]}" for op in sorted(unknown) if op in REFUSED)
         raise UnknownOperatorError(
-            f"the symbol has operators of MXNet that cannot be expressed in ONNX here: {listed}"
+            "the symbol has operators of MXNet that can neither be expressed in ONNX nor planned: "
+            f"{listed}{reasons}"
         )
     total = path.stat().st_size + sum(f.stat().st_size for f in external.values() if f.is_file())
     if total > limits.nbytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.engine.model.mxnet.aliases import ALIASES
 from app.engine.types.errors import CyclicGraphError, GraphError, ModelTooLargeError, NotOnnxError
 from app.engine.types.limits import Limits
 
@@ -128,6 +129,7 @@ class _Reader:
             _text(found.get("op"), f"node {index}: op"),
             _text(found.get("name"), f"node {index}: name"),
         )
+        op = ALIASES.get(op, op)
         title = f"node {index}, {op} {name!r}"
         inputs = found.get("inputs", [])
         subgraphs = found.get("subgraphs", [])

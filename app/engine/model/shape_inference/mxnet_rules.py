@@ -1,4 +1,4 @@
-"""Shapes and element types that operators of MXNet give, of those that no operators of ONNX express.
+"""Shapes and element types of operators of MXNet that cannot be said in those of ONNX.
 
 A graph with such nodes can be planned, not run. Source: shape functions of apache/mxnet 1.9.1
 (src/operator); the samples of tests/mxnet/planned.py are compared with its inference.

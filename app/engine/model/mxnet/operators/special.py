@@ -96,14 +96,13 @@ def _all_finite(c: Call) -> ir.Value:
     """1 where all elements of all operands are finite, else 0, as a list of one float32."""
     c.attributes.flag("init_output", True)
     c.attributes.integer("num_arrays", 1)
-    found = None
+    found = c.const(True, np.dtype("?"))
     for x in c.inputs:
         size = c.one("ReduceMax", c.one("Abs", x), keepdims=0)
         finite = c.one("Not", c.one("Or", c.one("IsInf", size), c.one("IsNaN", size)))
         total = c.one("ReduceSum", x, keepdims=0)  # which is no number where an element is none
         finite = c.one("And", finite, c.one("Not", c.one("IsNaN", c.one("Mul", total, c.const(0.0, total)))))
-        found = finite if found is None else c.one("And", found, finite)
-    assert found is not None
+        found = c.one("And", found, finite)
     return c.one("Reshape", c.cast(found, np.dtype("f4")), c.ints(1))
 
 

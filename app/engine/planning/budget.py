@@ -59,6 +59,9 @@ def fitting(build: Build) -> Program:
     budget = missed.available
     start = search.start()
     nearest = search.descended(start, budget)
+    if _peak(nearest) > budget:
+        # Looking for fewer bytes than the budget leads along other plans, which may reach below it.
+        nearest = min(nearest, _least(_Search(build)), key=_peak)
     if _peak(nearest) <= budget:
         nearest = search.relieved(nearest, start, budget)
     spilled = search.spilled(start, nearest)
@@ -82,8 +85,7 @@ def smallest(build: Build) -> Program:
         CapacityError: not even this plan fits the memory.
     """
     search = _Search(build)
-    start = search.start()
-    best = search.relieved(search.descended(start, 0), start, None)
+    start, best = search.start(), _least(search)
     try:
         found = _bounded(build, best)
     except CapacityError:
@@ -98,8 +100,7 @@ def smallest(build: Build) -> Program:
 def pareto_front(build: Build) -> tuple[Point, ...]:
     """The plans found of which none is both smaller and faster, the smallest first."""
     search = _Search(build)
-    start = search.start()
-    best = search.relieved(search.descended(start, 0), start, None)
+    start, best = search.start(), _least(search)
     search.allow(start, 1)
     for i in range(1, BETWEEN + 1):
         search.closed(start, _peak(best) + (_peak(start) - _peak(best)) * i // (BETWEEN + 1))
@@ -116,6 +117,12 @@ def pareto_front(build: Build) -> tuple[Point, ...]:
         if point.peak_bytes <= budget and (not found or point.seconds < found[-1].seconds):
             found.append(point)
     return tuple(found)
+
+
+def _least(search: "_Search") -> Program:
+    """The plan with the smallest arena found, whatever memory there is."""
+    start = search.start()
+    return search.relieved(search.descended(start, 0), start, None)
 
 
 class _Search:

@@ -1,6 +1,6 @@
 """A program as constants: rows of kernel calls, places of their arguments, and the bytes of its weights.
 
-`app/kernels/cpu/library/program.h` has the same structures in C.
+`app/kernels/library/program.h` has the same structures in C.
 """
 
 import json
@@ -18,8 +18,8 @@ from app.engine.runtime.cpu.executor import MIN_SHARED_SECONDS
 from app.engine.runtime.cpu.memory import ALIGNMENT
 from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
-from app.kernels.cpu.library.processor_features import required
 from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.library.processor_features import required
 
 NUMBER, ARENA, WEIGHTS, BUFFERS = range(4)  # what an argument's offset counts from
 WEIGHTS_SYMBOL = "stowplan_weights"
@@ -182,8 +182,13 @@ class _Imaging:
 
 def described(value: ir.Value) -> dict[str, object]:
     """Name, dtype and shape of an input or output."""
-    assert value.dtype is not None
-    return {"name": value.name, "dtype": value.dtype.name.lower(), "shape": list(graph.static_shape(value))}
+    return {"name": value.name, "dtype": _kind(value).name.lower(), "shape": list(graph.static_shape(value))}
+
+
+def _kind(value: ir.Value) -> ir.DataType:
+    if value.dtype is None:
+        raise ExportError(f"value {value.name!r} has no element type")
+    return value.dtype
 
 
 def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str:
@@ -261,11 +266,10 @@ class _Assembly:
     def tensors(self, name: str, values: Sequence[ir.Value]) -> str:
         elements = []
         for n, value in enumerate(values):
-            assert value.dtype is not None
             shape = graph.static_shape(value)
             title = self.string(f"{name}.{n}", value.name or "")
             axes = self.array(f"{name}.{n}", "i64", [f"i64 {size}" for size in shape])
-            numbers = f"i32 {len(shape)}, i32 {value.dtype.value}, i64 {graph.nbytes(value)}"
+            numbers = f"i32 {len(shape)}, i32 {_kind(value).value}, i64 {graph.nbytes(value)}"
             elements.append(f"{TENSOR} {{ ptr {title}, ptr {axes}, {numbers} }}")
         return self.array(name, TENSOR, elements)
 

@@ -6,19 +6,28 @@ from dataclasses import dataclass
 from app.engine.core.program import Program
 from app.engine.export.image import WEIGHTS_SYMBOL, Image, assembly, described, image
 from app.engine.types.errors import ExportError
-from app.kernels.cpu.library import elf
-from app.kernels.cpu.library.object_file import API, HERE, features, object_file, processor
 from app.kernels.cpu.runtime.compiler import Compiler, source_hash
 from app.kernels.cpu.runtime.parallel import helped
+from app.kernels.library.elf import LinkError, data_object
+from app.kernels.library.linker import shared_library
+from app.kernels.library.object_file import API, HERE, features, object_file, processor
 
 SONAME = "model.so"
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Bytes of a shared library, and its description."""
+    """A library in three forms, and its description.
+
+    Attributes:
+        shared: the shared library.
+        code, weights: two objects to link a program with.
+        header: of the C interface.
+    """
 
     shared: bytes
+    code: bytes
+    weights: bytes
     header: str
     metadata: Mapping[str, object]
 
@@ -43,10 +52,11 @@ def library(program: Program, compiler: Compiler, name: str) -> Library:
     told = _metadata(found, name)
     obj = object_file(kernels, assembly(found, features(), told))
     try:
-        shared = elf.shared_library(obj, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
-    except elf.LinkError as cause:
+        shared = shared_library(obj, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
+    except LinkError as cause:
         raise ExportError(f"the library cannot be linked: {cause}") from cause
-    return Library(shared, (HERE / "model.h").read_text(encoding="utf-8"), told)
+    weights = data_object(WEIGHTS_SYMBOL, found.weights.parts)
+    return Library(shared, obj, weights, (HERE / "model.h").read_text(encoding="utf-8"), told)
 
 
 def _metadata(found: Image, name: str) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Functions that are called by their address, and their optimized bitcode beside numba's cache.
 
 numba's cache holds machine code that is bound to one process. Bitcode can be compiled again: for a library
-that others load, which needs position-independent code (`app.kernels.cpu.library`).
+that others load, which needs position-independent code (`app.kernels.library`).
 """
 
 import hashlib

@@ -55,7 +55,7 @@ def object_file(kernels: Mapping[str, Any], tables: str) -> bytes:
             function.linkage = "internal"
     _drop_unused(whole, machine)
     whole.verify()
-    return machine.emit_object(whole)
+    return bytes(machine.emit_object(whole))
 
 
 def processor() -> str:

@@ -3,183 +3,58 @@
 The file has four loaded parts: read-only, code, written, and the weights, which start on a page of their own.
 Functions of the C library are bound when the library is loaded, each to a version that glibc 2.17 has.
 
-Source: System V ABI, AMD64 supplement 1.0, sections 4.4 and 5; LSB 5.0 core, chapters 10.6 to 10.7 (symbol
-versions) and 10.6 (exception frames).
+Source: System V ABI, AMD64 supplement 1.0, sections 4.4 and 5; LSB 5.0 core, chapter 10 (symbol versions,
+exception frames).
 """
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
 
-PAGE = 4096
-SYMBOL = struct.Struct("<IBBHQQ")
-SECTION = struct.Struct("<IIQQQQIIQQ")
-RELA = struct.Struct("<QQq")
-SEGMENT = struct.Struct("<IIQQQQQQ")
-HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-MAGIC = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64 bit, little-endian
-X86_64, RELOCATABLE, SHARED = 62, 1, 3
-
-PROGBITS, SYMTAB, STRTAB, RELA_TABLE, HASH, DYNAMIC, NOTE, NOBITS, DYNSYM = 1, 2, 3, 4, 5, 6, 7, 8, 11
-VERSION_NEED, VERSIONS = 0x6FFFFFFE, 0x6FFFFFFF
-WRITE, ALLOC, EXECUTE = 1, 2, 4
-
-R_64, R_PC32, R_PLT32, R_GLOB_DAT, R_RELATIVE, R_PC64 = 1, 2, 4, 6, 8, 24
-GOT_RELATIVE = (9, 41, 42)  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX
-
-LIBC, LIBPTHREAD, LIBM = "libc.so.6", "libpthread.so.0", "libm.so.6"
-BASE = "GLIBC_2.2.5"  # the first version on x86-64
-# Library and version of each function that an object may call. Versions are the oldest that have the
-# present interface; the loader of a newer glibc finds them too.
-IMPORTS: Mapping[str, tuple[str, str]] = {
-    **dict.fromkeys(
-        (
-            *("calloc", "malloc", "free", "memcpy", "memset", "memmove", "bcmp", "memcmp", "getpid"),
-            *("mmap", "munmap", "madvise", "mprotect", "sched_yield", "syscall"),
-        ),
-        (LIBC, BASE),
-    ),
-    "sched_getaffinity": (LIBC, "GLIBC_2.3.4"),
-    "sched_getcpu": (LIBC, "GLIBC_2.6"),
-    **dict.fromkeys(
-        (
-            *("pthread_create", "pthread_join", "pthread_mutex_init", "pthread_mutex_lock"),
-            "pthread_mutex_unlock",
-        ),
-        (LIBPTHREAD, BASE),
-    ),
-    **dict.fromkeys(
-        ("pthread_cond_init", "pthread_cond_signal", "pthread_cond_wait"), (LIBPTHREAD, "GLIBC_2.3.2")
-    ),
-    "pthread_setaffinity_np": (LIBPTHREAD, "GLIBC_2.3.4"),
-    **dict.fromkeys(
-        (
-            f"{name}{kind}"
-            for kind in ("", "f")
-            for name in (
-                *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sqrt", "cbrt", "hypot"),
-                *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh"),
-                *("acosh", "atanh", "erf", "erfc", "lgamma", "tgamma", "fmod", "remainder", "floor"),
-                *("ceil", "trunc", "round", "rint", "nearbyint", "fabs", "fma", "fmin", "fmax", "ldexp"),
-            )
-        ),
-        (LIBM, BASE),
-    ),
-}
-
-
-class LinkError(Exception):
-    """An object cannot become a library; the message says why."""
-
-
-class _Symbol(NamedTuple):
-    name: str
-    info: int
-    section: int
-    value: int
-    size: int
-
-
-class _Relocation(NamedTuple):
-    offset: int
-    symbol: int
-    kind: int
-    addend: int
-
-
-@dataclass(frozen=True)
-class _Section:
-    """A section of the object: its bytes and what is relocated in them."""
-
-    name: str
-    kind: int
-    flags: int
-    size: int
-    alignment: int
-    content: bytes
-    relocations: tuple[_Relocation, ...]
-
-    @property
-    def part(self) -> int:
-        """READ, CODE, RELRO, DATA or BSS."""
-        if self.flags & EXECUTE:
-            return CODE
-        if not self.flags & WRITE:
-            return READ
-        if self.kind == NOBITS:
-            return BSS
-        return RELRO if self.name.startswith((".data.rel.ro", ".init_array")) else DATA
-
-
-READ, CODE, RELRO, DATA, BSS = range(5)
-
-
-class _Object:
-    """A relocatable object file."""
-
-    def __init__(self, raw: bytes) -> None:
-        head = HEADER.unpack_from(raw)
-        if head[0][:6] != MAGIC[:6] or head[1:3] != (RELOCATABLE, X86_64):
-            raise LinkError("expected a relocatable object for x86-64")
-        self._raw = raw
-        heads = [SECTION.unpack_from(raw, head[6] + i * head[11]) for i in range(head[12])]
-        names = heads[head[13]]
-        table = next(h for h in heads if h[1] == SYMTAB)
-        strings = heads[table[6]]
-        self.symbols = tuple(
-            _Symbol(self._text(strings, name), info, index, value, size)
-            for name, info, _, index, value, size in SYMBOL.iter_unpack(self._bytes(table))
-        )
-        relocations = {
-            h[7]: tuple(
-                _Relocation(offset, info >> 32, info & 0xFFFFFFFF, addend)
-                for offset, info, addend in RELA.iter_unpack(self._bytes(h))
-            )
-            for h in heads
-            if h[1] == RELA_TABLE
-        }
-        self.sections = {
-            i: _Section(
-                self._text(names, h[0]),
-                h[1],
-                h[2],
-                h[5],
-                max(h[8], 1),
-                self._bytes(h),
-                relocations.get(i, ()),
-            )
-            for i, h in enumerate(heads)
-            if h[2] & ALLOC and h[5]
-        }
-
-    def _bytes(self, head: tuple[int, ...]) -> bytes:
-        return b"" if head[1] == NOBITS else self._raw[head[4] : head[4] + head[5]]
-
-    def _text(self, table: tuple[int, ...], offset: int) -> str:
-        start = table[4] + offset
-        return self._raw[start : self._raw.index(b"\0", start)].decode()
-
-    @cached_property
-    def used(self) -> tuple[int, ...]:
-        """Symbols that are relocated against, in order."""
-        return tuple(sorted({r.symbol for s in self.sections.values() for r in s.relocations}))
-
-    @cached_property
-    def imports(self) -> tuple[int, ...]:
-        """Those that the object does not define, in the order of their names."""
-        return tuple(sorted((i for i in self.used if not self.symbols[i].section), key=self._name))
-
-    def _name(self, index: int) -> str:
-        return self.symbols[index].name
-
-    @cached_property
-    def through_table(self) -> tuple[int, ...]:
-        """Symbols whose addresses the code loads from the global offset table."""
-        loaded = {r.symbol for s in self.sections.values() for r in s.relocations if r.kind in GOT_RELATIVE}
-        return tuple(sorted(loaded | set(self.imports)))
+from app.kernels.library.c_library import IMPORTS
+from app.kernels.library.elf import (
+    ALLOC,
+    BSS,
+    CODE,
+    DATA,
+    DYNAMIC,
+    DYNSYM,
+    EXECUTE,
+    GOT_RELATIVE,
+    HASH,
+    HEADER,
+    MAGIC,
+    NOBITS,
+    NOTE,
+    PAGE,
+    PROGBITS,
+    R_64,
+    R_GLOB_DAT,
+    R_PC32,
+    R_PC64,
+    R_PLT32,
+    R_RELATIVE,
+    READ,
+    RELA,
+    RELA_TABLE,
+    RELRO,
+    SECTION,
+    SEGMENT,
+    SHARED,
+    STRTAB,
+    SYMBOL,
+    VERSION_NEED,
+    VERSIONS,
+    WEIGHTS,
+    WRITE,
+    X86_64,
+    LinkError,
+    RelocatableObject,
+    Relocation,
+    Section,
+    StringTable,
+)
 
 
 @dataclass
@@ -200,20 +75,6 @@ class _Piece:
     @property
     def length(self) -> int:
         return self.size or len(self.content)
-
-
-class _Strings:
-    """A string table."""
-
-    def __init__(self) -> None:
-        self.content = bytearray(b"\0")
-        self._at: dict[str, int] = {"": 0}
-
-    def put(self, text: str) -> int:
-        if text not in self._at:
-            self._at[text] = len(self.content)
-            self.content += text.encode() + b"\0"
-        return self._at[text]
 
 
 @dataclass
@@ -247,9 +108,6 @@ class _Layout:
         return [p for part in (READ, CODE, RELRO, DATA, BSS, WEIGHTS) for p in self.parts[part]]
 
 
-WEIGHTS = 5
-
-
 def shared_library(
     obj: bytes, exports: Sequence[str], soname: str, weights: tuple[str, Sequence[bytes]]
 ) -> bytes:
@@ -264,12 +122,16 @@ def shared_library(
     Raises:
         LinkError: the object calls what is not in `IMPORTS`, or has an unknown relocation.
     """
-    return _Linker(_Object(obj), exports, soname, weights).linked()
+    return _Linker(RelocatableObject(obj), exports, soname, weights).linked()
 
 
 class _Linker:
     def __init__(
-        self, obj: _Object, exports: Sequence[str], soname: str, weights: tuple[str, Sequence[bytes]]
+        self,
+        obj: RelocatableObject,
+        exports: Sequence[str],
+        soname: str,
+        weights: tuple[str, Sequence[bytes]],
     ) -> None:
         self.obj = obj
         self.weights_symbol, blobs = weights
@@ -283,72 +145,69 @@ class _Linker:
             i for i, s in enumerate(obj.symbols) if s.name in exports and s.section and s.info >> 4
         ]
         self.layout = _Layout()
-        self.strings = _Strings()
+        self.strings = StringTable()
         self._dynamic_symbols = [*self.imports, *self.exports]
         self._make_pieces(soname, blobs)
 
     def _make_pieces(self, soname: str, blobs: Sequence[bytes]) -> None:
-        add, strings = self.layout.add, self.strings
-        entries = len(self._dynamic_symbols) + 1
-        for index in self._dynamic_symbols:
-            strings.put(self.obj.symbols[index].name)
-        needed = sorted({IMPORTS[self.obj.symbols[i].name][0] for i in self.imports})
-        self.soname, self.needed = strings.put(soname), [strings.put(n) for n in needed]
-        versions, need = self._versions(needed)
-        self.note = add(READ, _Piece(".note.gnu.build-id", NOTE, ALLOC, bytearray(36), 4))
-        self.hash = add(
-            READ, _Piece(".hash", HASH, ALLOC, bytearray(4 * (3 + entries)), entry=4, link=".dynsym")
-        )
-        self.dynsym = add(
-            READ,
-            _Piece(".dynsym", DYNSYM, ALLOC, bytearray(24 * entries), entry=24, link=".dynstr", info=1),
-        )
-        self.dynstr = add(READ, _Piece(".dynstr", STRTAB, ALLOC, strings.content, 1))
-        self.versions = add(
-            READ, _Piece(".gnu.version", VERSIONS, ALLOC, versions, 2, entry=2, link=".dynsym")
-        )
-        self.need = add(
-            READ, _Piece(".gnu.version_r", VERSION_NEED, ALLOC, need, 8, link=".dynstr", info=len(needed))
-        )
-        absolute = sum(r.kind == R_64 for s in self.obj.sections.values() for r in s.relocations)
-        count = absolute + len(self._table)
-        self.rela = add(
-            READ, _Piece(".rela.dyn", RELA_TABLE, ALLOC, bytearray(24 * count), entry=24, link=".dynsym")
-        )
-        self.frames = None
+        self._make_tables(soname)
+        self.frames: _Piece | None = None
         self.placed: dict[int, _Piece] = {}
         for index, section in sorted(self.obj.sections.items()):
-            size = section.size if section.kind == NOBITS else 0
-            kind = section.kind if section.kind in (NOBITS, NOTE) else PROGBITS
-            flags = section.flags & (WRITE | ALLOC | EXECUTE)
-            piece = _Piece(section.name, kind, flags, bytearray(section.content), section.alignment, size)
-            self.placed[index] = add(section.part, piece)
+            self.placed[index] = self.layout.add(section.part, _copy(section))
             if section.name == ".eh_frame":
-                self.frames = piece
+                self.frames = self.placed[index]
         if self.frames is not None:
             self.frames.content += bytes(4)  # the end of the list
-            count = len(_frames(self.frames.content))
-            self.frame_table = add(
-                READ, _Piece(".eh_frame_hdr", PROGBITS, ALLOC, bytearray(12 + 8 * count), 4)
-            )
-        self.stubs = add(
-            CODE, _Piece(".plt", PROGBITS, ALLOC | EXECUTE, bytearray(16 * len(self.imports)), 16)
-        )
-        self.got = add(RELRO, _Piece(".got", PROGBITS, ALLOC | WRITE, bytearray(8 * len(self._table))))
-        self.dynamic = add(
-            RELRO,
-            _Piece(
-                ".dynamic",
-                DYNAMIC,
-                ALLOC | WRITE,
-                bytearray(16 * (16 + len(needed))),
-                entry=16,
-                link=".dynstr",
-            ),
-        )
-        content = bytearray(b"".join(blobs))
-        content += bytes(PAGE)  # loads whose masked lanes lie behind the last array
-        self.weights = add(WEIGHTS, _Piece(".stowplan.weights", PROGBITS, ALLOC, content, PAGE))
+            size = 12 + 8 * len(_frames(self.frames.content))
+            self.frame_table = self._add(READ, ".eh_frame_hdr", PROGBITS, size, alignment=4)
+        self.stubs = self._add(CODE, ".plt", PROGBITS, 16 * len(self.imports), EXECUTE, alignment=16)
+        self.got = self._add(RELRO, ".got", PROGBITS, 8 * len(self._table), WRITE)
+        size = 16 * (16 + len(self.needed))
+        self.dynamic = self._add(RELRO, ".dynamic", DYNAMIC, size, WRITE, entry=16, link=".dynstr")
+        self.weights = self._add(WEIGHTS, ".stowplan.weights", PROGBITS, 0, alignment=PAGE)
+        self.weights.content += b"".join(blobs)
+        self.weights.content += bytes(PAGE)  # loads whose masked lanes lie behind the last array
+
+    def _make_tables(self, soname: str) -> None:
+        """What the loader reads first: names, versions, relocations."""
+        names = [self.obj.symbols[i].name for i in self._dynamic_symbols]
+        for name in names:
+            self.strings.put(name)
+        needed = sorted({IMPORTS[self.obj.symbols[i].name][0] for i in self.imports})
+        self.soname, self.needed = self.strings.put(soname), [self.strings.put(n) for n in needed]
+        versions, need = self._versions(needed)
+        count = len(names) + 1
+        add = self._add
+        self.note = add(READ, ".note.gnu.build-id", NOTE, 36, alignment=4)
+        self.hash = add(READ, ".hash", HASH, 4 * (3 + count), entry=4, link=".dynsym")
+        self.dynsym = add(READ, ".dynsym", DYNSYM, 24 * count, entry=24, link=".dynstr", info=1)
+        self.dynstr = add(READ, ".dynstr", STRTAB, 0, alignment=1)
+        self.dynstr.content = self.strings.content
+        self.versions = add(READ, ".gnu.version", VERSIONS, 0, alignment=2, entry=2, link=".dynsym")
+        self.versions.content += versions
+        self.need = add(READ, ".gnu.version_r", VERSION_NEED, 0, link=".dynstr", info=len(needed))
+        self.need.content += need
+        absolute = sum(r.kind == R_64 for s in self.obj.sections.values() for r in s.relocations)
+        size = 24 * (absolute + len(self._table))
+        self.rela = add(READ, ".rela.dyn", RELA_TABLE, size, entry=24, link=".dynsym")
+
+    def _add(
+        self,
+        part: int,
+        name: str,
+        kind: int,
+        size: int,
+        flags: int = 0,
+        *,
+        alignment: int = 8,
+        entry: int = 0,
+        link: str = "",
+        info: int = 0,
+    ) -> _Piece:
+        content = bytearray(size)
+        piece = _Piece(name, kind, ALLOC | flags, content, alignment, 0, entry, link, info)
+        return self.layout.add(part, piece)
 
     @property
     def _table(self) -> list[int]:
@@ -438,7 +297,7 @@ class _Linker:
         for n, entry in enumerate(later):
             RELA.pack_into(self.rela.content, 24 * n, *entry)
 
-    def _put(self, piece: _Piece, relocation: _Relocation, form: str, value: int) -> None:
+    def _put(self, piece: _Piece, relocation: Relocation, form: str, value: int) -> None:
         try:
             struct.pack_into(form, piece.content, relocation.offset, value)
         except struct.error as cause:
@@ -519,7 +378,7 @@ class _Linker:
 
     def _file(self, segments: Sequence[tuple[int, ...]]) -> bytes:
         pieces = self.layout.pieces
-        names = _Strings()
+        names = StringTable()
         end = max(p.address + len(p.content) for p in pieces)
         out = bytearray(end)
         for piece in pieces:
@@ -538,15 +397,23 @@ class _Linker:
         table += SECTION.pack(name, STRTAB, 0, 0, strings_at, len(names.content), 0, 0, 1, 0)
         out += names.content
         out += bytes(-len(out) % 8)
-        head = (MAGIC, SHARED, X86_64, 1, 0, HEADER.size, len(out), 0, HEADER.size, SEGMENT.size)
+        start = (MAGIC, SHARED, X86_64, 1, 0, HEADER.size, len(out), 0, HEADER.size, SEGMENT.size)
         out += table
         sections = len(pieces) + 2
-        HEADER.pack_into(out, 0, *head, len(segments), SECTION.size, sections, sections - 1)
+        HEADER.pack_into(out, 0, *start, len(segments), SECTION.size, sections, sections - 1)
         for n, (kind, flags, at, in_file, in_memory, alignment) in enumerate(segments):
             SEGMENT.pack_into(
                 out, HEADER.size + n * SEGMENT.size, kind, flags, at, at, at, in_file, in_memory, alignment
             )
         return bytes(out)
+
+
+def _copy(section: Section) -> _Piece:
+    """A section of the object as one of the library."""
+    size = section.size if section.kind == NOBITS else 0
+    kind = section.kind if section.kind in (NOBITS, NOTE) else PROGBITS
+    flags = section.flags & (WRITE | ALLOC | EXECUTE)
+    return _Piece(section.name, kind, flags, bytearray(section.content), section.alignment, size)
 
 
 def _frames(content: bytes | bytearray) -> list[tuple[int, int]]:

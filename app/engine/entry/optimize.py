@@ -58,6 +58,7 @@ ARTIFACTS = (
     "model-symbol.json",
     "model-0000.params",
 )
+LEAVING = ("numba-cpu",)  # backends whose steps run without this package
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}
 
@@ -122,18 +123,7 @@ def optimize(
         EngineError: the model, the request or the result is refused; `code` says why.
     """
     absent = absence(target)
-    if options.export and absent is not None:
-        raise TargetError(
-            f"libraries are made for this machine, which is not {target.name!r} ({absent}): ask for the host, "
-            "or for no export",
-            pointer="/options/export",
-        )
-    if options.timings == "measured" and absent is not None:
-        raise TargetError(
-            f"timings 'measured' need a machine that is {target.name!r}; this one is not ({absent}): "
-            "ask for 'predicted' or 'auto'",
-            pointer="/options/timings",
-        )
+    options = _checked(options, target, absent)
     with Heartbeat(progress) as heartbeat:
         job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, absent)
         with tempfile.TemporaryDirectory() as scratch:
@@ -157,6 +147,30 @@ def optimize(
         summary = _reported(job, model, verified, measured, extra)
         heartbeat.progress("report", 1, 1)
         return summary
+
+
+def _checked(options: Options, target: Target, absent: str | None) -> Options:
+    """Options that apply to a target; `absent` is the reason why its programs cannot run here.
+
+    Raises:
+        TargetError: measurements or libraries are asked for, and this machine is not the target.
+    """
+    if options.export and absent is not None:
+        raise TargetError(
+            f"libraries are made for this machine, which is not {target.name!r} ({absent}): ask for the "
+            "host, or for no export",
+            pointer="/options/export",
+        )
+    if options.timings == "measured" and absent is not None:
+        raise TargetError(
+            f"timings 'measured' need a machine that is {target.name!r}; this one is not ({absent}): "
+            "ask for 'predicted' or 'auto'",
+            pointer="/options/timings",
+        )
+    if options.export and not options.backends:
+        # What a library of another vendor runs cannot leave with the program.
+        return dataclasses.replace(options, backends=LEAVING)
+    return options
 
 
 @dataclass(frozen=True, slots=True)

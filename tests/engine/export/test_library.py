@@ -362,3 +362,17 @@ np.savez("found.npz", *found)
 def test_names_become_identifiers(made: Library) -> None:
     for name, wanted in (("resnet-50 v1", "resnet_50_v1"), ("3d", "model_3d"), ("class", "model_class")):
         assert module_name(replace(made, metadata={**made.metadata, "name": name})) == wanted
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
+def test_the_program_of_the_guide_runs_as_it_stands(unpacked: Path, tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "library.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```c\n(.*?)^```", guide, re.M | re.S)
+    (commands,) = re.findall(r"^```\n(cc main.*?)^```", guide, re.M | re.S)
+    for file in unpacked.iterdir():
+        shutil.copy(file, tmp_path)
+    (tmp_path / "main.c").write_text(program)
+    for command in commands.splitlines():
+        subprocess.run(command.partition("#")[0], cwd=tmp_path, shell=True, check=True)
+        done = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert re.fullmatch(r"y\[0\] = [0-9.e-]+\n", done.stdout)

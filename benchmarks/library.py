@@ -31,7 +31,6 @@ from app.engine.planning import session
 from app.engine.runtime.benchmark import keep_to, pinned
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import tensors
-from app.engine.types.errors import EngineError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -136,7 +135,7 @@ def main(line: Sequence[str] | None = None) -> None:
     parser.add_argument("--kernels", type=Path, default=Settings().data / "kernels")
     arguments = parser.parse_args(line)
     table = Table("model", "threads", *COLUMNS, "library / executor", "onnxruntime / wheel", "bytes")
-    console = Console()
+    console = Console(width=150)
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.names:
             found = models.find(name, models.FOLDERS, Path(scratch))

@@ -1,7 +1,10 @@
 """Recorded models through the whole service: every output as it was recorded."""
 
+import importlib.util
 import io
 import json
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +66,30 @@ def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
                     scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
                     np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale)
             assert json.loads(client.artifact(job.id, "plan.json"))
+
+
+def test_a_job_leaves_libraries_that_compute_what_was_recorded(
+    real: Served, shared: Path, tmp_path: Path
+) -> None:
+    path = shared / "models" / "mnist_8.onnx"
+    line = [str(path), "--target", "host", "--url", str(real.http.base_url), "--out", str(tmp_path)]
+    assert main(["optimize", *line, "--export", "c,wheel", "--name", "MNIST 8"]) == 0
+    (wheel,) = tmp_path.glob("mnist_8-*.whl")
+    (archive,) = tmp_path.glob("mnist_8-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        assert {Path(name).name for name in tar.getnames()} >= {"model.so", "model.h", "manifest.json"}
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "installed")
+    spec = importlib.util.spec_from_file_location("mnist_8", tmp_path / "installed/mnist_8/__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for inputs, outputs in recorded(shared / "models", "mnist_8"):
+        (expected,) = outputs.values()
+        np.testing.assert_allclose(
+            module.run(**inputs), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max()
+        )
 
 
 def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(

@@ -10,6 +10,7 @@ Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
+Export = Literal["c", "wheel"]
 Choose = Literal["auto", "first", "measured"]
 
 
@@ -54,6 +55,9 @@ class Options:
             `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
         opset: of the exported canonical graph; None takes that which the graph is planned in.
         external_data: whether its large weights are written to a file beside it.
+        export: libraries of the program for this machine: `c` an archive for C, `wheel` a Python module. With
+            any, `backends` is `numba-cpu` where it is empty.
+        export_name: of the library; empty takes the graph's.
     """
 
     timings: Timings = "auto"
@@ -77,6 +81,8 @@ class Options:
     semantics: Semantics = "stowplan"
     opset: int | None = None
     external_data: bool = False
+    export: tuple[Export, ...] = ()
+    export_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.ir as ll
-import numba
 import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.cpu.codegen.generator import at, outlined
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import typed
@@ -330,7 +330,7 @@ def _compiled(function: Any, signature: Any) -> Any:
 
     Machine code is never given back: LLVM aborts now and then when many modules are removed.
     """
-    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+    compiled = compile_callback(signature, function)
     found: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(signature.args))(compiled.address)
     found.keep = compiled
     return found
@@ -346,6 +346,16 @@ def compile_dispatch_loop() -> Any:
 def _compile_attendance() -> tuple[Any, Any]:
     """Loop of every other thread, and the function that wakes them."""
     return _compiled(_run_helper, _RUN_HELPER), _compiled(_wake, types.void(_POINTER, types.int64))
+
+
+def entries() -> dict[str, Any]:
+    """Callbacks of the driver by the names that the runtime of a library calls them by."""
+    help_, wake = _compile_attendance()
+    return {
+        "stowplan_lead": compile_dispatch_loop().keep,
+        "stowplan_help": help_.keep,
+        "stowplan_wake": wake.keep,
+    }
 
 
 def _allowed() -> frozenset[int]:

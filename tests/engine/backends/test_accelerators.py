@@ -25,7 +25,7 @@ from app.engine.types.target import Target, find
 from app.jobs.worker.child_request import target_of
 from tests.engine.backends.described_check import check, check_reasons
 from tests.engine.backends.described_models import NETWORKS, network, quantized
-from tests.engine.backends.described_targets import BLOCK16, DRAM, TENSOR32
+from tests.engine.backends.described_targets import BLOCK16, DRAM, TENSOR32, target_from
 
 REGISTRY = load_registry()
 Json = dict[str, Any]
@@ -85,10 +85,6 @@ SCRATCHPAD: Json = {
     },
 }
 SPECS = {spec["name"]: spec for spec in (TENSOR32, BLOCK16, SCRATCHPAD)}
-
-
-def target_from(spec: Json) -> Target:
-    return TargetSpec.model_validate(spec).to_target()
 
 
 def planned(path: Path, target: Target, **options: Any) -> Program:

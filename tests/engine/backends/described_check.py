@@ -81,7 +81,7 @@ def _demand(value: ir.Value, names: dict[ir.Value, str], row: Json, step: Step) 
     operands = row.get("operands", {})
     name = names.get(value, "")
     general = "weights" if _is_constant(value) else "out" if value in step.group.outputs else "in"
-    return operands.get(name) or operands.get(general) or {}
+    return operands[name] if name in operands else operands.get(general, {})
 
 
 def _is_constant(value: ir.Value) -> bool:

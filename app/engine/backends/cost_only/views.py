@@ -32,11 +32,11 @@ def rows(step: Step, rule: Views, op: str, name: str, rank: int, backend: str) -
             _part_view(p, layout.get(p.whole), layout.get(p.part), rule, group) for p in parts(group.anchor)
         )
 
-    def unfit(group: Group, context: PlanningContext) -> str | None:
+    def group_rejection(group: Group, context: PlanningContext) -> str | None:
         return step.rejection(group, context) or fixed_inputs(group.anchor, constants)
 
     def view_rejection(group: Group, context: PlanningContext) -> str | None:
-        if (reason := unfit(group, context)) is not None:
+        if (reason := group_rejection(group, context)) is not None:
             return reason
         views = found(group)
         if any(isinstance(view, View) for view in views):
@@ -44,7 +44,7 @@ def rows(step: Step, rule: Views, op: str, name: str, rank: int, backend: str) -
         return next(map(str, views), f"{op} takes no range")
 
     def copy_rejection(group: Group, context: PlanningContext) -> str | None:
-        if (reason := unfit(group, context)) is not None:
+        if (reason := group_rejection(group, context)) is not None:
             return reason
         return next((v for v in found(group) if isinstance(v, str)), None) if parts is None else None
 

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans
+.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -120,6 +120,10 @@ bench-backends: $(VENV)/.installed-bench
 # Plans of this checkout and of an older one are the same but for renamed words: make same-plans OTHER=../old
 same-plans: $(VENV)/.installed-test
 	$(BIN)/python -m tests.same_plans $(OTHER)
+
+# Models on disk planned for described accelerators, each plan checked.
+accelerator-models: $(VENV)/.installed-test
+	$(BIN)/python -m tests.engine.backends.test_described_models
 
 # Two checkouts in turn: make bench-beside OTHER=../old
 bench-beside: $(VENV)/.installed-bench

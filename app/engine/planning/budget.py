@@ -179,13 +179,14 @@ class _Search:
         """The best plan that changes at the peak lead to, from the fastest plan on."""
         self.allow(start, DESCENT)
         # Where the bound is met, neither rows nor orders save a byte.
-        proved = _peak(start) <= self.rows(start).bound
+        least = self.rows(start).bound
+        proved = least is not None and _peak(start) <= least
         best = start if proved else self.better(FIRST_CONCESSIONS, start, goal)
         for _ in range(ROUNDS):
             before = best
             if _peak(best) <= goal:
                 break
-            bound = max(self.rows(best).bound, goal)
+            bound = max(self.rows(best).bound or 0, goal)
             if _peak(best) > bound:
                 for limit in dict.fromkeys((bound, (bound + _peak(best)) // 2, _peak(best) - 1)):
                     for at in (start, best):
@@ -275,8 +276,10 @@ def _bounded(build: Build, program: Program) -> Program:
     return build(_concessions(program))
 
 
-def _gap(peak: int, bound: int) -> str:
+def _gap(peak: int, bound: int | None) -> str:
     """Distance of a plan from the bound that no choice of implementations stays below, in words."""
+    if bound is None:
+        return "that no rows take less is not proved: some ask for other memories"
     if peak <= bound:
         return "proved: no rows for these groups take less, in any order"
     share = f", a gap of {peak / bound - 1:.2%}" if bound else ""
@@ -343,9 +346,10 @@ def _worst(program: Program) -> set[int]:
 def _noted(program: Program, note: str) -> Program:
     """The program with a note, and with what is proved of its rows."""
     compilation = program.compilation
-    # The bound counts what slower memories hold too.
-    bound = None if program.placement.banks else RowMemory(program).bound
-    told = note if bound is None else f"{note}; {_gap(_peak(program), bound)}"
+    bound = RowMemory(program).bound
+    told = f"{note}; {_gap(_peak(program), bound)}"
+    if program.placement.banks and bound is not None:  # it counts what slower memories hold too
+        bound, told = None, note
     notes = (*compilation.notes, told)
     return dataclasses.replace(
         program, compilation=dataclasses.replace(compilation, notes=notes, row_bound=bound)

@@ -12,6 +12,7 @@ from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.strides import Indices
 
 INTERPOLATED = ("float32", "float64")
+HALVES = ("float16", "bfloat16")  # that are float32 once they are loaded
 
 
 def resized_axes(node: ir.Node) -> tuple[ResizedAxis, ...]:
@@ -102,8 +103,8 @@ def taps_rejection(group: Group, _context: PlanningContext) -> str | None:
     if _mode(group.anchor) not in ("linear", "cubic"):
         return f"mode {_mode(group.anchor)!r}, this is for 'linear' and 'cubic'"
     kind = str(graph.dtype(data(group.anchor)))
-    if kind not in INTERPOLATED:
-        return f"interpolation of {kind} has no kernel, float32 and float64 have"
+    if kind not in (*INTERPOLATED, *HALVES):
+        return f"interpolation of {kind} has no kernel, floats have"
     return _rejection(group)
 
 

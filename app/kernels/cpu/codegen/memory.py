@@ -127,14 +127,14 @@ def _set_element(_context: Any, base: Any, index: Any, number: Any) -> Any:
 
 
 @overload(operator.getitem)
-def _overload_getitem(base: Any, index: Any) -> Any:
+def _overload_getitem(base, index):
     if isinstance(base, HalfPointer) and isinstance(index, types.Integer):
         return lambda base, index: _element(base, index)
     return None
 
 
 @overload(operator.setitem)
-def _overload_setitem(base: Any, index: Any, number: Any) -> Any:
+def _overload_setitem(base, index, number):
     if isinstance(base, HalfPointer) and isinstance(index, types.Integer):
         return lambda base, index, number: _set_element(base, index, number)
     return None

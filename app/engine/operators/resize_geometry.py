@@ -58,7 +58,13 @@ def nearest_rejection(group: Group, _context: PlanningContext) -> str | None:
     rounding = graph.attribute(group.anchor, "nearest_mode", "round_prefer_floor")
     if rounding not in ROUNDINGS:
         return f"nearest_mode {rounding!r} is unknown"
-    return _follows_rejection(group) or _rejection(group, nodes=2)
+    return _follows_rejection(group) or _rejection(group, nodes=2) or _converted(group.anchor)
+
+
+def _converted(node: ir.Node) -> str | None:
+    """Reason why elements that are only moved keep no type."""
+    x, y = data(node), node.outputs[0]
+    return None if x.dtype == y.dtype else f"elements of {graph.dtype(x)} become {graph.dtype(y)}"
 
 
 def _follows_rejection(group: Group) -> str | None:

@@ -55,10 +55,9 @@ def image_rejection(value: ir.Value | None) -> str | None:
         return "an operand is omitted"
     if graph.is_dynamic(value):
         return f"value {value.name!r} has no static shape"
-    if graph.dtype(value) != np.float32:
-        return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
     rank = len(graph.static_shape(value))
-    return f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
+    wrong = f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
+    return type_rejection(value) or wrong
 
 
 def images_rejection(group: Group, *images: ir.Value | None) -> str | None:
@@ -67,7 +66,15 @@ def images_rejection(group: Group, *images: ir.Value | None) -> str | None:
         reason = image_rejection(value)
         if reason is not None:
             return reason
-    return None if graph.elements(group.outputs[0]) else "the output has no elements"
+    y = group.outputs[0]
+    return type_rejection(y) or (None if graph.elements(y) else "the output has no elements")
+
+
+def type_rejection(value: ir.Value) -> str | None:
+    """Reason why elements of a value are not those of layouts of images."""
+    if graph.dtype(value) == np.float32:
+        return None
+    return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:

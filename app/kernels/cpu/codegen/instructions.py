@@ -1,8 +1,9 @@
 """Vector instructions as LLVM IR, for intrinsics that numba compiles.
 
 Elements are float32, float64, integers, several integers in one (`tiles.PACKED`), two bfloat16 in one
-(`tiles.BFLOAT_PAIRS`) or float32 beside fixed point (`tiles.FIXED_POINT`); `lanes` is the number of elements
-in a vector, which LLVM splits or widens for the machine at hand.
+(`tiles.BFLOAT_PAIRS`), float32 beside fixed point (`tiles.FIXED_POINT`) or beside 16-bit floats
+(`tiles.HALF_RIGHTS`); `lanes` is the number of elements in a vector, which LLVM splits or widens for the
+machine at hand. What is loaded from an address of 16-bit floats, or stored there, is converted (`memory`).
 """
 
 import inspect
@@ -14,6 +15,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen import memory
+from app.kernels.cpu.codegen.memory import BfloatType
 from app.kernels.cpu.codegen.tiles import (
     BFLOAT_PAIRS,
     BFLOATS,
@@ -23,6 +26,7 @@ from app.kernels.cpu.codegen.tiles import (
     FIXED_POINT,
     FIXED_STEPS,
     FIXED_WORDS,
+    HALF_RIGHTS,
     LEFT_UNSIGNED,
     PACKED,
     PAIRS,
@@ -38,22 +42,9 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
     **dict.fromkeys(PACKED, (types.int32, ll.IntType(32), 4)),
-    **dict.fromkeys((*BFLOAT_PAIRS, FIXED_POINT), (types.float32, ll.FloatType(), 4)),
+    **dict.fromkeys((*BFLOAT_PAIRS, FIXED_POINT, *HALF_RIGHTS), (types.float32, ll.FloatType(), 4)),
 }
 I1, I8, I16, I32, I64 = (ll.IntType(n) for n in (1, 8, 16, 32, 64))
-
-
-class BfloatType(ll.Type):
-    """LLVM's bfloat, which llvmlite lacks."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BfloatType)
-
-    def __hash__(self) -> int:
-        return hash(BfloatType)
 
 
 def typed(signature: Any, generate: Callable[..., Any]) -> Any:
@@ -146,6 +137,8 @@ class Vectors:
 
     def load(self, pointer: Any, lanes: int = 0) -> Any:
         """A vector from an address, of another number of lanes if given."""
+        if memory.is_half(pointer):
+            return memory.load(self.b, pointer, lanes or self.lanes)
         kind = ll.VectorType(self.element, lanes) if lanes else self.type
         return self.b.load(self.b.bitcast(pointer, kind.as_pointer()), align=self.nbytes)
 
@@ -190,6 +183,9 @@ class Vectors:
 
     def store(self, value: Any, pointer: Any) -> None:
         """A vector to an address."""
+        if memory.is_half(pointer):
+            memory.store(self.b, value, pointer)
+            return
         self.b.store(value, self.b.bitcast(pointer, value.type.as_pointer()), align=self.nbytes)
 
     def store_lines(self, lines: Sequence[Any], start: Any, apart: Any, count: Any) -> None:
@@ -219,6 +215,8 @@ class Vectors:
 
     def broadcast(self, pointer: Any) -> Any:
         """The element at an address in every lane."""
+        if memory.is_half(pointer):
+            return self.splat(memory.load(self.b, pointer))
         return self.splat(self.b.load(pointer, align=self.nbytes))
 
     def add(self, x: Any, y: Any) -> Any:
@@ -349,16 +347,17 @@ class Vectors:
     def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
         """Zero where the mask is off; nothing is read there."""
         lanes = lanes or self.lanes
-        kind = ll.VectorType(self.element, lanes)
-        address = self.b.bitcast(pointer, kind.as_pointer())
-        suffix = self.suffix.replace(f"v{self.lanes}", f"v{lanes}", 1)
-        function = self._function(
-            f"llvm.masked.load.{suffix}.p0",
-            kind,
-            [kind.as_pointer(), I32, ll.VectorType(I1, lanes), kind],
-        )
-        zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
-        return self.b.call(function, [address, ll.Constant(I32, self.nbytes), mask, zero])
+        if memory.is_half(pointer):
+            bits = self._masked(memory.bits_address(self.b, pointer, lanes), mask, 2, f"v{lanes}i16")
+            return memory.widened(self.b, bits, pointer)
+        address = self.b.bitcast(pointer, ll.VectorType(self.element, lanes).as_pointer())
+        return self._masked(address, mask, self.nbytes, self.suffix.replace(f"v{self.lanes}", f"v{lanes}", 1))
+
+    def _masked(self, address: Any, mask: Any, align: int, suffix: str) -> Any:
+        kind = address.type.pointee
+        function = self._function(f"llvm.masked.load.{suffix}.p0", kind, [address.type, I32, mask.type, kind])
+        zero = ll.Constant(kind, [0 if isinstance(kind.element, ll.IntType) else 0.0] * kind.count)
+        return self.b.call(function, [address, ll.Constant(I32, align), mask, zero])
 
     def load_part(self, pointer: Any, count: int) -> Any:
         """A vector whose first `count` elements are read, the others zero."""
@@ -377,8 +376,14 @@ class Vectors:
                 self.store(value, pointer)
             elif size == 1:
                 element = self.b.extract_element(value, ll.Constant(I32, done))
-                self.b.store(element, self.at(pointer, done), align=self.nbytes)
+                self._store_one(element, self.at(pointer, done))
             else:
                 places = ll.Constant(ll.VectorType(I32, size), list(range(done, done + size)))
                 self.store(self.b.shuffle_vector(value, value, places), self.at(pointer, done))
             done += size
+
+    def _store_one(self, element: Any, pointer: Any) -> None:
+        if memory.is_half(pointer):
+            memory.store(self.b, element, pointer)
+        else:
+            self.b.store(element, pointer, align=self.nbytes)

@@ -29,7 +29,7 @@ import llvmlite.binding as binding
 import numba
 from numba import types
 
-from app.kernels.cpu.codegen import linking
+from app.kernels.cpu.codegen import linking, memory
 from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.garbage import uncollected
 
@@ -226,7 +226,8 @@ def resolve(kernel: str) -> Callable[..., Any]:
 
 def _type(name: str) -> types.Type:
     if name.endswith("*"):
-        return types.CPointer(_SCALARS[name[:-1]])
+        scalar = _SCALARS.get(name[:-1])
+        return memory.pointer(name[:-1]) if scalar is None else types.CPointer(scalar)
     return _SCALARS[name]
 
 

@@ -16,7 +16,17 @@ from app.engine.model import naming
 from app.engine.model.shape_inference import inference
 from app.engine.passes import outside_core
 from app.engine.passes.infer_types import DECLARED, TYPED
-from app.engine.rewrites import algebraic, constant_folding, cse, gradients, quantization, transpose_sinking
+from app.engine.rewrites import (
+    algebraic,
+    constant_folding,
+    contrib,
+    contrib_attention,
+    contrib_quantized,
+    cse,
+    gradients,
+    quantization,
+    transpose_sinking,
+)
 from app.engine.types.errors import GraphError
 
 
@@ -66,6 +76,9 @@ def reduce(
     rows = (
         *constant_folding.rows(constant_folding.Budget(growth)),
         *gradients.ROWS,
+        *contrib.ROWS,
+        *contrib_attention.ROWS,
+        *contrib_quantized.ROWS,
         *quantization.ROWS,
         *more,
         *algebraic.ROWS,

@@ -304,6 +304,7 @@ def _set_aside(proto: onnx.ModelProto) -> Iterator[None]:
     for node in all_nodes(proto.graph.node):
         if not node.domain and node.op_type in spellings():
             node.domain = ASIDE
+    proto.opset_import.add(domain=ASIDE, version=1)
     try:
         yield
     finally:
@@ -314,6 +315,9 @@ def _put_back(proto: onnx.ModelProto) -> None:
     for node in all_nodes(proto.graph.node):
         if node.domain == ASIDE:
             node.domain = ""
+    kept = [e for e in proto.opset_import if e.domain != ASIDE]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
 
 
 def _detach(proto: onnx.ModelProto, spool: Spool | None) -> dict[str, ir.TensorProtocol]:

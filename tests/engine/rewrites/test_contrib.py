@@ -55,7 +55,9 @@ def check(
             continue
         scale = float(np.max(np.abs(a), initial=0)) or 1.0
         np.testing.assert_allclose(found[name], a, rtol=0, atol=tolerance * scale, err_msg=name)
+    operator = body.split("= ")[1].split("(")[0].split("<")[0]
     assert all(not n.domain for n in compilation.graph), [n.op_type for n in compilation.graph]
+    assert operator not in [n.op_type for n in compilation.graph]
     return [n.op_type for n in compilation.graph]
 
 

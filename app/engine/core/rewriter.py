@@ -160,6 +160,7 @@ class _Driver:
             for value in new.inputs:
                 self._register(value)
         for index, new in enumerate(replacement.nodes):
+            self._root.opset_imports.setdefault(new.domain, 1)
             if not new.name:
                 new.name = node.name if index == 0 else f"{node.name}.{index}"
         owner.insert_before(node, replacement.nodes)

@@ -19,6 +19,9 @@ from app.engine.passes.infer_types import DECLARED, TYPED
 from app.engine.rewrites import (
     algebraic,
     constant_folding,
+    contrib,
+    contrib_attention,
+    contrib_quantized,
     cse,
     float_widening,
     gradients,
@@ -80,6 +83,9 @@ def reduce(
     rows = (
         *constant_folding.rows(constant_folding.Budget(growth)),
         *gradients.ROWS,
+        *contrib.ROWS,
+        *contrib_attention.ROWS,
+        *contrib_quantized.ROWS,
         *quantization.ROWS,
         *more,
         *algebraic.ROWS,

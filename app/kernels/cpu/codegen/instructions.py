@@ -243,7 +243,7 @@ class Vectors:
         if self.dtype in BFLOAT_PAIRS:
             return self._bfloat_products(x, y, z)
         if self.dtype in (PAIRS, BYTE_PAIRS):
-            return self.b.add(self._pair_products(x, y), z)
+            return self.b.add(self.pair_products(x, y), z)
         if self.dtype in DOTS:
             return self._quad_dot(x, y, z)
         if self.dtype in PACKED:
@@ -288,7 +288,7 @@ class Vectors:
         function = self._function(name, wide, [self.type] * 2)
         return self.b.bitcast(self.b.call(function, [y, x]), self.type)
 
-    def _pair_products(self, x: Any, y: Any) -> Any:
+    def pair_products(self, x: Any, y: Any) -> Any:
         """Sums of two products of int16 as int32: one instruction where there is one (x86: vpmaddwd)."""
         narrow = ll.VectorType(I16, 2 * self.lanes)
         wide = ll.VectorType(I32, 2 * self.lanes)
@@ -314,19 +314,21 @@ class Vectors:
         even = self.b.and_(unsigned, low), self.b.ashr(self.b.shl(signed, eight), eight)
         odd = self.b.lshr(unsigned, eight), self.b.ashr(signed, eight)
         for pair in (even, odd):
-            z = self.b.add(self._pair_products(*(self.b.bitcast(v, self.type) for v in pair)), z)
+            z = self.b.add(self.pair_products(*(self.b.bitcast(v, self.type) for v in pair)), z)
         return z
 
     def _quad_products(self, x: Any, y: Any) -> Any:
         """Sums of four products of unsigned and signed bytes as int32, on x86 only."""
         unsigned, signed = (x, y) if self.dtype == LEFT_UNSIGNED else (y, x)
+        sums = self.b.bitcast(self.byte_products(unsigned, signed), self.type)
+        return self.pair_products(sums, ll.Constant(self.type, [65537] * self.lanes))
+
+    def byte_products(self, unsigned: Any, signed: Any) -> Any:
+        """Sums of two products of bytes as int16, which saturate, on x86 only."""
         name = {4: "ssse3.pmadd.ub.sw.128", 8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}[self.lanes]
         narrow, wide = ll.VectorType(I8, 4 * self.lanes), ll.VectorType(I16, 2 * self.lanes)
         function = self._function(f"llvm.x86.{name}", wide, [narrow, narrow])
-        sums = self.b.call(function, [self.b.bitcast(v, narrow) for v in (unsigned, signed)])
-        return self._pair_products(
-            self.b.bitcast(sums, self.type), ll.Constant(self.type, [65537] * self.lanes)
-        )
+        return self.b.call(function, [self.b.bitcast(v, narrow) for v in (unsigned, signed)])
 
     def clamp(self, x: Any, low: Any, high: Any) -> Any:
         """NaN stays NaN."""

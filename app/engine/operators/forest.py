@@ -114,7 +114,9 @@ def targets_of(node: ir.Node) -> int:
     """Scores of a sample: targets, or classes."""
     if node.op_type != "TreeEnsembleClassifier":
         return int(graph.attribute(node, "n_targets", 1))
-    return len(graph.attribute(node, "classlabels_strings", ()) or graph.attribute(node, "classlabels_int64s", ()))
+    return len(
+        graph.attribute(node, "classlabels_strings", ()) or graph.attribute(node, "classlabels_int64s", ())
+    )
 
 
 def floats(node: ir.Node, name: str) -> Array:
@@ -171,7 +173,9 @@ class _Comparisons:
             inside, outside = (false, true) if nodes.modes[i] == _NEQ else (true, false)
             # NaN differs from every number, and is in no set.
             nan = true if nodes.tracks[i] else outside
-            self._apart(i, self._search(self.features[i], np.unique(found[~np.isnan(found)]), inside, outside), nan)
+            self._apart(
+                i, self._search(self.features[i], np.unique(found[~np.isnan(found)]), inside, outside), nan
+            )
 
     def _apart(self, i: int, numbers: int, nan: int) -> None:
         """Comparison i leads numbers to one child and NaN to another."""
@@ -192,7 +196,9 @@ class _Comparisons:
             return outside
         if len(found) > 1:
             middle = len(found) // 2
-            halves = (self._search(feature, part, inside, outside) for part in (found[:middle], found[middle:]))
+            halves = (
+                self._search(feature, part, inside, outside) for part in (found[:middle], found[middle:])
+            )
             return self._new(feature, float(found[middle - 1]), *halves)
         (t,) = found
         if t != -np.inf:
@@ -206,7 +212,7 @@ def _refuse(node: ir.Node, reason: str) -> None:
 
 
 def _check_depth(node: ir.Node, nodes: Nodes) -> None:
-    """Refuse what leads back to itself, and ways that are too long; nodes that no root reaches do not count."""
+    """Refuse what leads back to itself, and ways that are too long; what no root reaches does not count."""
     count = len(nodes.features)
     children = np.stack([nodes.true, nodes.false], axis=1)
     reached = np.zeros(count, bool)
@@ -281,7 +287,8 @@ def _read_classic(node: ir.Node) -> tuple[Nodes, Leaves]:
         (),
         number[np.sort(roots)],
     )
-    owner = number[keys.find(*(entries[f"{prefix}_{name}"] for name in ("treeids", "nodeids")), f"{prefix}_nodeids")]
+    owner_trees, owner_numbers = entries[f"{prefix}_treeids"], entries[f"{prefix}_nodeids"]
+    owner = number[keys.find(owner_trees, owner_numbers, f"{prefix}_nodeids")]
     held = np.flatnonzero(owner < 0)  # weights of inner nodes mean nothing
     held = held[np.argsort(~owner[held], kind="stable")]
     starts = np.searchsorted(~owner[held], np.arange(len(leaf) + 1))
@@ -341,11 +348,16 @@ def _read_five(node: ir.Node) -> tuple[Nodes, Leaves]:
     names = ("featureids", "truenodeids", "trueleafs", "falsenodeids", "falseleafs")
     columns = {f"nodes_{name}": _ints(node, f"nodes_{name}") for name in names}
     tracks = _ints(node, "nodes_missing_value_tracks_true", empty)
-    _equal_lengths(node, {"nodes_modes": modes, "nodes_splits": splits, **columns, "nodes_missing_value_tracks_true": tracks})
+    _equal_lengths(
+        node,
+        {"nodes_modes": modes, "nodes_splits": splits, **columns, "nodes_missing_value_tracks_true": tracks},
+    )
     weights, targets = _tensor(node, "leaf_weights"), _ints(node, "leaf_targetids")
     _equal_lengths(node, {"leaf_weights": weights, "leaf_targetids": targets})
     if len(modes) and not 0 <= modes.min() <= modes.max() <= _MEMBER:
-        _refuse(node, f"'nodes_modes' has values from {modes.min()} to {modes.max()}, known are 0 to {_MEMBER}")
+        _refuse(
+            node, f"'nodes_modes' has values from {modes.min()} to {modes.max()}, known are 0 to {_MEMBER}"
+        )
     features, true, true_leaf, false, false_leaf = columns.values()
     roots = _ints(node, "tree_roots")
     for name, found, count in (

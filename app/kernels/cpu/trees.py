@@ -54,14 +54,19 @@ def finish(sums, there, base, count, rows, targets):
 """
 
 _ROWS = """\
-def kernel(x, y, there, nodes, links, table, trees, base, {entries}scratch, size, groups, count, s0, s1, s2, features, targets, begin, end, thread):
+def kernel(
+    x, y, there, nodes, links, table, trees, base, {entries}scratch,
+    size, groups, count, s0, s1, s2, features, targets, begin, end, thread,
+):
     columns = at(scratch, thread * size)
     values = at(columns, s2)
     for unit in range(begin, end):
         fill(at(x, unit * features), columns, table, 1, 1, s0, s1, s2, features)
         for g in range(groups):
             t = g * {LANES}
-            {positions} = descend(columns, nodes, links, {roots}, trees[t * {TREE} + 1], trees[t * {TREE} + 2])
+            sure = trees[t * {TREE} + 1]
+            more = trees[t * {TREE} + 2]
+            {positions} = descend(columns, nodes, links, {roots}, sure, more)
 {values}
         sums = at(y, unit * targets)
         met = at(there, unit * targets)
@@ -74,7 +79,10 @@ def kernel(x, y, there, nodes, links, table, trees, base, {entries}scratch, size
 """
 
 _BLOCKS = """\
-def kernel(x, y, there, nodes, links, table, trees, base, {entries}scratch, size, block, rows, count, s0, s1, s2, features, targets, begin, end, thread):
+def kernel(
+    x, y, there, nodes, links, table, trees, base, {entries}scratch,
+    size, block, rows, count, s0, s1, s2, features, targets, begin, end, thread,
+):
     columns = at(scratch, thread * size)
     values = at(columns, block * s2)
     for unit in range(begin, end):
@@ -88,7 +96,9 @@ def kernel(x, y, there, nodes, links, table, trees, base, {entries}scratch, size
 {clear}
         for g in range(groups):
             r = g * {LANES}
-            fill(at(x, (first + r) * features), at(columns, r * s2), table, {LANES}, min({LANES}, width - r), s0, s1, s2, features)
+            side = at(columns, r * s2)
+            left = min({LANES}, width - r)
+            fill(at(x, (first + r) * features), side, table, {LANES}, left, s0, s1, s2, features)
         for t in range(count):
             root = trees[t * {TREE}]
             sure = trees[t * {TREE} + 1]
@@ -99,7 +109,8 @@ def kernel(x, y, there, nodes, links, table, trees, base, {entries}scratch, size
                 {positions} = descend(at(columns, r * s2), nodes, links, {roots}, sure, more)
 {values}
                 for k in range(min({LANES}, width - r)):
-                    add(values[k], at(sums, (r + k) * targets), at(met, (r + k) * targets), target, {entries}targets)
+                    i = (r + k) * targets
+                    add(values[k], at(sums, i), at(met, i), target, {entries}targets)
         finish(sums, met, base, count, width, targets)
 """
 
@@ -110,7 +121,10 @@ _FORMS = {
     "dense": ("weights, ", "    leaf = int64(v) * targets\n    for i in range(targets):\n        {}"),
     "sparse": (
         "weights, starts, owners, ",
-        "    leaf = int64(v)\n    for e in range(starts[leaf], starts[leaf + 1]):\n        i = owners[e]\n        {}",
+        "    leaf = int64(v)\n"
+        "    for e in range(starts[leaf], starts[leaf + 1]):\n"
+        "        i = owners[e]\n"
+        "        {}",
     ),
 }
 _OPERANDS = {"value": ("target", "v"), "dense": ("i", "weights[leaf + i]"), "sparse": ("i", "weights[e]")}

@@ -43,7 +43,7 @@ def classes_of(node: ir.Node, ids: Array, weights: Array) -> Classes:
     width = targets_of(node)
     if node.op_type != "TreeEnsembleClassifier":
         return Classes("none", 0, transform_of(node, width))
-    labels = tuple(graph.attribute(node, "classlabels_int64s", ()))
+    labels: tuple[int, ...] = tuple(graph.attribute(node, "classlabels_int64s", ()))
     if width != 2:
         return Classes("largest", 0, transform_of(node, width), labels)
     used = set(np.unique(ids).tolist())

@@ -1,4 +1,7 @@
-"""Tables of a forest for the kernels of `app.kernels.cpu.trees`: nodes in the order in which rows meet them."""
+"""Tables of a forest for the kernels of `app.kernels.cpu.trees`: nodes in the order in which rows meet them.
+
+Breadth first, so that the children of a node are neighbors and the upper levels of a tree share cache lines.
+"""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -115,7 +118,10 @@ def _places(forest: Forest) -> _Places:
     Other nodes for it lead to that one.
     """
     first_node = np.full(len(forest.children), -1, np.int64)  # of each comparison
-    refs, trees, links, compares = [], [], [], []
+    refs: list[Array] = []
+    trees: list[Array] = []
+    links: list[Array] = []
+    compares: list[Array] = []
     level, tree = forest.roots, np.arange(len(forest.roots))
     start = 0
     while len(level):

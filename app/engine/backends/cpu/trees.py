@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu.calls import Operand, of_values, typed_call
+from app.engine.backends.cpu.calls import Operand, Operands, of_values, typed_call
 from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.backends.cpu.scores import classes_of, scored
 from app.engine.backends.cpu.tree_tables import Tables, pack
@@ -103,8 +103,8 @@ def sums_of(group: Group) -> Sums:
     node = group.anchor
     number = _number(node)
     forest = meaning.forest_of(node, number)
-    leaves, width = forest.leaves, targets_of(node)
-    classes = classes_of(node, leaves.targets, leaves.weights)
+    width = targets_of(node)
+    classes = classes_of(node, forest.leaves.targets, forest.leaves.weights)
     base = _base(node).astype(number)
     if classes.choice == "single":
         width = 1
@@ -112,34 +112,39 @@ def sums_of(group: Group) -> Sums:
         base = np.zeros(0, number)
     base = base if len(base) else np.zeros(width, number)
     aggregate = _aggregate(node)
-    reached = _reached(forest)
-    counts = np.diff(leaves.starts)
-    own = [np.unique(leaves.targets[_entries(leaves.starts, found)]) for found in reached]
-    always = {int(t[0]) for t, found in zip(own, reached) if len(t) == 1 and (counts[found] == 1).all()}
-    numbers = np.arange(len(counts)).astype(number)
-    whole = len(leaves.targets) == len(counts) * width and bool(
-        (leaves.targets.reshape(len(counts), -1) == np.arange(width)).all()
-    )
-    if all(len(t) == 1 for t in own) and all((counts[found] == 1).all() for found in reached):
-        form, values, entries = "value", np.zeros(len(counts), number), ()
-        held = counts == 1
-        values[held] = leaves.weights[leaves.starts[:-1][held]]
-        targets = np.array([int(t[0]) for t in own], np.int64)
-    elif whole:
-        form, values, entries, always = "dense", numbers, (leaves.weights,), set(range(width))
-        targets = np.zeros(len(own), np.int64)
-    else:
-        form, values, entries = "sparse", numbers, (leaves.weights, leaves.starts, leaves.targets)
-        targets = np.zeros(len(own), np.int64)
+    form, entries, values, targets, always = _form(forest, width)
     met = aggregate in ("min", "max") or (classes.choice == "largest" and len(always) < width)
     return Sums(number.name, form, aggregate, width, base, met, forest, entries, values, targets)
+
+
+def _form(forest: Forest, width: int) -> tuple[str, tuple[Array, ...], Array, Array, set[int]]:
+    """Form, entries, values of leaves, targets of trees, and targets that every row meets."""
+    leaves = forest.leaves
+    counts = np.diff(leaves.starts)
+    reached = _reached(forest)
+    own = [np.unique(leaves.targets[_entries(leaves.starts, found)]) for found in reached]
+    single = [len(t) == 1 and bool((counts[found] == 1).all()) for t, found in zip(own, reached)]
+    always = {int(t[0]) for t, is_single in zip(own, single) if is_single}
+    if all(single):
+        values = np.zeros(len(counts), leaves.weights.dtype)
+        held = counts == 1
+        values[held] = leaves.weights[leaves.starts[:-1][held]]
+        return "value", (), values, np.array([int(t[0]) for t in own], np.int64), always
+    numbers, targets = np.arange(len(counts)).astype(leaves.weights.dtype), np.zeros(len(own), np.int64)
+    if (counts == width).all() and (leaves.targets.reshape(-1, width) == np.arange(width)).all():
+        return "dense", (leaves.weights,), numbers, targets, set(range(width))
+    return "sparse", (leaves.weights, leaves.starts, leaves.targets), numbers, targets, always
 
 
 def _aggregate(node: ir.Node) -> str:
     if node.op_type == "TreeEnsemble":
         return _KINDS[AGGREGATES[graph.attribute(node, "aggregate_function", 1)]]
     default = "SUM"
-    return _KINDS[default if node.op_type == "TreeEnsembleClassifier" else graph.attribute(node, "aggregate_function", default)]
+    return _KINDS[
+        default
+        if node.op_type == "TreeEnsembleClassifier"
+        else graph.attribute(node, "aggregate_function", default)
+    ]
 
 
 def _entries(starts: Array, leaves: Array) -> Array:
@@ -193,7 +198,7 @@ def _sum_call(group: Group, context: PlanningContext, y: Operand, there: Operand
         size, units = s2 + len(tables.trees), rows
         extent = (len(tables.trees) // LANES, len(sums.targets))
     names = (f"{sums.number}*", "int64*", "int64*")
-    operands = (
+    operands: Operands = (
         *of_values(data(node)), y, there,
         (f"{sums.number}*", nodes), (link, nodes),
         ("int64*", Constant(tables.columns)), ("int64*", Constant(tables.trees)),
@@ -228,6 +233,13 @@ def _cost(group: Group, context: PlanningContext) -> float:
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"trees.{op.removeprefix('TreeEnsemble').lower() or 'ensemble'}", op, "numba-cpu", _rejection, _lower, _cost)
+    Implementation(
+        f"trees.{op.removeprefix('TreeEnsemble').lower() or 'ensemble'}",
+        op,
+        "numba-cpu",
+        _rejection,
+        _lower,
+        _cost,
+    )
     for op in meaning.OPERATORS
 )

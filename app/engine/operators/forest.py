@@ -25,6 +25,7 @@ from app.engine.core import graph
 from app.engine.types.errors import GraphError
 
 Array: TypeAlias = np.ndarray[Any, Any]
+DOMAIN = "ai.onnx.ml"
 OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
 MAX_DEPTH = 4096  # comparisons on a way from a root to a leaf
 ABOVE, BELOW, IS_NAN = 0, 1, 2  # NaN of a column: plus infinity, minus infinity, the number 1
@@ -99,6 +100,9 @@ def check(node: ir.Node) -> None:
         _refuse(node, f"a leaf has a weight for target {wrong}, there are {targets_of(node)}")
     if len(nodes.features) and nodes.features.min() < 0:
         _refuse(node, f"a node reads feature {nodes.features.min()}")
+    shape = None if node.inputs[0] is None else graph.shape(node.inputs[0])
+    if shape and features_of(node) > shape[-1]:
+        _refuse(node, f"a node reads feature {features_of(node) - 1}, its input has {shape[-1]}")
     _check_depth(node, nodes)
 
 

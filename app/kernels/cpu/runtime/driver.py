@@ -61,10 +61,6 @@ from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import typed
 
 ROW = 5  # numbers a row
-# What a run is told, as one array, because ctypes takes a third of a microsecond for every further argument:
-# addresses of the mailbox, threads, addresses of rows and arguments, first row, the row after the last,
-# address of the ticks.
-CONTROL = 7
 MAX_ARITY = 48  # arguments of a kernel, begin, end and thread not counted
 SPINS = 4000  # before the calling thread, waiting for a helper, yields its core
 # Looks of a helper for work before it sleeps while nothing runs, some 40 ns each. It never yields:
@@ -311,7 +307,7 @@ _led = _inlined(_run_leader)
 
 
 def _run_rows(control):
-    """Run what CONTROL says."""
+    """`_run_leader` of the numbers in one array: ctypes takes a third of a microsecond for every argument."""
     mailbox, rows, arguments = pointer(control[0]), pointer(control[2]), pointer(control[3])
     _led(mailbox, control[1], rows, arguments, control[4], control[5], pointer(control[6]))
 

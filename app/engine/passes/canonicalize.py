@@ -16,7 +16,15 @@ from app.engine.model import naming
 from app.engine.model.shape_inference import inference
 from app.engine.passes import outside_core
 from app.engine.passes.infer_types import DECLARED, TYPED
-from app.engine.rewrites import algebraic, constant_folding, cse, gradients, quantization, transpose_sinking
+from app.engine.rewrites import (
+    algebraic,
+    classical,
+    constant_folding,
+    cse,
+    gradients,
+    quantization,
+    transpose_sinking,
+)
 from app.engine.types.errors import GraphError
 
 
@@ -66,6 +74,7 @@ def reduce(
     rows = (
         *constant_folding.rows(constant_folding.Budget(growth)),
         *gradients.ROWS,
+        *classical.ROWS,
         *quantization.ROWS,
         *more,
         *algebraic.ROWS,

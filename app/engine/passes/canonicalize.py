@@ -18,6 +18,7 @@ from app.engine.passes import outside_core
 from app.engine.passes.infer_types import DECLARED, TYPED
 from app.engine.rewrites import (
     algebraic,
+    classical,
     constant_folding,
     contrib,
     contrib_attention,
@@ -86,6 +87,7 @@ def reduce(
         *contrib.ROWS,
         *contrib_attention.ROWS,
         *contrib_quantized.ROWS,
+        *classical.ROWS,
         *quantization.ROWS,
         *more,
         *algebraic.ROWS,

@@ -14,6 +14,7 @@ from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.model import given_tensors, naming, operand_types
 from app.engine.model.shape_inference import inference
+from app.engine.operators import forest
 from app.engine.types.errors import GraphError, InputError
 from app.engine.types.limits import memory_bytes
 from app.engine.types.sparse_array import LARGEST
@@ -89,6 +90,9 @@ class InferTypes:
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
         operand_types.check(model)
+        for node in model.graph.all_nodes():
+            if node.domain == forest.DOMAIN and node.op_type in forest.OPERATORS:
+                forest.check(node)
         return replace(compilation, source=source)
 
 

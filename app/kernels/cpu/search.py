@@ -208,3 +208,22 @@ def hardmax(x, y, n, inner, begin, end):
                 where = i
         for i in range(n):
             y[at + i * inner] = 1 if i == where else 0
+
+
+def encode(x, y, keys, values, count, begin, end):
+    """The value of each element's key: y[i] = values[k] where x[i] = keys[k].
+
+    x: T[n]; keys: T[count], ascending; values: U[count + 2], that of what is no key and that of NaN last.
+    """
+    for i in range(begin, end):
+        v = x[i]
+        low = 0
+        high = count
+        while low < high:
+            middle = (low + high) // 2
+            if keys[middle] < v:
+                low = middle + 1
+            else:
+                high = middle
+        found = low if low < count and keys[low] == v else count
+        y[i] = values[count + 1 if v != v else found]

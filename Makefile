@@ -98,6 +98,8 @@ test-mxnet: $(VENV)/.installed-test $(MXNET)/.installed
 	$(MXNET)/bin/python -W ignore tests/mxnet/run.py $(MXNET)/models
 	$(BIN)/python -m tests.mxnet.outward check $(MXNET)/graphs
 	$(BIN)/python -m tests.mxnet.outward check $(MXNET)/models all
+	$(MXNET)/bin/python -W ignore tests/mxnet/planned.py $(MXNET)/planned.jsonl
+	$(BIN)/python -m tests.mxnet.planned_types $(MXNET)/planned.jsonl
 	$(MXNET)/bin/python -W ignore tests/mxnet/training_graphs.py $(MXNET)/training.jsonl 1000
 	$(BIN)/python -m tests.mxnet.training_storage $(MXNET)/training.jsonl
 

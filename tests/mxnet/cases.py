@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
+import operator_cases
 import quantized
 from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
@@ -577,7 +578,7 @@ def main(folder, names):
             r = rng(name)
             given = {k: positive(r, *shape) for k, shape in inputs.items()}
             save(folder, name, symbol, given, {k: positive(r, *shape) for k, shape in parameters.items()})
-    for family in (quantized.operators, quantized.networks, quantized.fused):
+    for family in (quantized.operators, quantized.networks, quantized.fused, operator_cases.operators):
         for name, symbol, inputs, parameters in family():
             if not names or name in names:
                 save(folder, name, symbol, inputs, parameters)

@@ -84,6 +84,16 @@ class Program:
         return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
 
     @property
+    def unexecuted(self) -> tuple[Step, ...]:
+        """Steps of backends without kernels, which can be planned and not run."""
+        backends = self.compilation.registry.backends
+        return tuple(
+            s
+            for s in self.steps
+            if (row := backends.get(s.choice.implementation.backend)) is not None and not row.runs_here
+        )
+
+    @property
     def seconds(self) -> float:
         """Predicted or measured seconds of all steps, and of what slower memories cost."""
         return sum(step.choice.seconds for step in self.steps) + self.placement.delay

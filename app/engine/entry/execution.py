@@ -92,13 +92,13 @@ class Execution:
     def verify(self, verification: Verification, exports: Mapping[str, Exported], absent: str | None) -> Json:
         """Compare the program, where it can run, and the exported graphs with the original.
 
-        `absent` is why this machine cannot run the program.
+        `absent` is why it cannot run here.
 
         Raises:
             NumericsError: an output is beyond the tolerance.
         """
         self._progress("verify", 0, 1)
-        program = self._bounded if absent is None else f"this machine is not the target: {absent}"
+        program = self._bounded if absent is None else absent
         found = verification.of(self.fused.compilation, program, exports)
         self._progress("verify", 1, 1)
         return found

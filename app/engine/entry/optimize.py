@@ -34,7 +34,7 @@ from app.engine.report.trace import trace_json
 from app.engine.runtime.capabilities import absence
 from app.engine.runtime.inputs import tensors
 from app.engine.types.deadline import TimeUpError
-from app.engine.types.errors import EngineError, NumericsError, TargetError
+from app.engine.types.errors import EngineError, NumericsError, TargetError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -122,12 +122,16 @@ def optimize(
     Raises:
         EngineError: the model, the request or the result is refused; `code` says why.
     """
-    absent = absence(target)
-    options = _checked(options, target, absent)
+    options = _checked(options, target, absence(target))
     with Heartbeat(progress) as heartbeat:
-        job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, absent)
         with tempfile.TemporaryDirectory() as scratch:
-            model = _prepared(job, Path(scratch))
+            heartbeat.progress("load", 0, 1)
+            spool = Spool(Path(scratch) / "weights")
+            heartbeat.between = spool.release
+            loaded = expanded(load(path, external=external, spool=spool), bindings)
+            refusal = _refusal(loaded, target, options)
+            job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, refusal)
+            model = _prepared(job, loaded, Path(scratch), spool)
             verified = _verified(job, model)
             chosen, planned = verified.program.compilation.options, verified.attempt.compilation
             points = session.pareto_front(planned, chosen) if options.pareto else ()
@@ -173,9 +177,28 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
     return options
 
 
+def _refusal(loaded: Loaded, target: Target, options: Options) -> str | None:
+    """Reason why the program of a model cannot run here, or None.
+
+    Raises:
+        UnknownOperatorError: it has nodes that nothing executes, and is to be measured or exported.
+    """
+    reason = session.unexecuted(loaded.model)
+    if not reason:
+        absent = absence(target)
+        return None if absent is None else f"this machine is not the target: {absent}"
+    if options.export:
+        raise UnknownOperatorError(f"{reason}; ask for no export", pointer="/options/export")
+    if options.timings == "measured":
+        raise UnknownOperatorError(
+            f"{reason}; ask for timings 'predicted' or 'auto'", pointer="/options/timings"
+        )
+    return reason
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A request to optimize a model; `absent` is the reason why programs for the target cannot run here."""
+    """A request to optimize a model; `absent` is the reason why its program cannot run here."""
 
     path: Path
     target: Target
@@ -228,15 +251,12 @@ class _Model:
     gradients: frozenset[str]
 
 
-def _prepared(job: _Job, scratch: Path) -> _Model:
-    """Load, canonicalize and tune the model; `scratch` is a folder that lasts until it has been run."""
-    job.heartbeat.progress("load", 0, 1)
-    spool = Spool(scratch / "weights")
-    job.heartbeat.between = spool.release
-    loaded = expanded(load(job.path, external=job.external, spool=spool), job.bindings)
+def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
+    """Canonicalize and tune the model; `scratch` is a folder that lasts until it has been run."""
     gradients = marks.gradients(loaded.model)
     converted = scratch / "converted.onnx"
     export_beside(loaded.model, converted, spool)
+    uncomputed = job.absent if session.unexecuted(loaded.model) else None
     original_ops = frozenset(node.op_type for node in loaded.model.graph.all_nodes())
     plain: list[Exported] = []
     compilation = session.canonical(
@@ -252,7 +272,7 @@ def _prepared(job: _Job, scratch: Path) -> _Model:
     inputs = tensors(compilation, job.bindings, job.options.seed)
     if job.measures:
         compilation = session.tuned(compilation, job.options, compiler, job.tuning, inputs)
-    verification = Verification(converted, inputs, original_ops, host(), spool)
+    verification = Verification(converted, inputs, original_ops, host(), spool, uncomputed)
     return _Model(loaded, converted, plain[0], compilation, inputs, verification, compiler, spool, gradients)
 
 
@@ -311,7 +331,7 @@ def _planned(job: _Job, model: _Model, attempt: Attempt) -> Execution:
 def _measured(job: _Job, verified: _Verified) -> Measured | str:
     """The benchmark of the program, or the reason why there is none."""
     if not job.measures:
-        return "this machine is not the target"
+        return (job.absent or "") if verified.program.unexecuted else "this machine is not the target"
     try:
         return verified.execution.benchmark(job.options.benchmark_seconds, verified.report)
     except TimeUpError as cause:

@@ -19,8 +19,10 @@ from app.engine.report import decisions
 from app.engine.runtime import comparison
 from app.engine.runtime.peers import Rival
 from app.engine.types.accelerator import BACKEND
+from app.engine.types.backend_names import UNEXECUTED
 
 Json = dict[str, Any]
+_PREDICTED = (BACKEND, UNEXECUTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +140,12 @@ def _prediction(program: Program) -> Json:
 def _steps(steps: Sequence[Step]) -> Json:
     """Numbers of steps by what runs them."""
     predicted = sum(
-        s.choice.implementation.backend == BACKEND and not s.calls and not s.choice.views for s in steps
+        s.choice.implementation.backend in _PREDICTED and not s.calls and not s.choice.views for s in steps
     )
     return {
         "compiled": sum(bool(s.calls) and not s.is_host for s in steps),
         "views": sum(not s.calls for s in steps) - predicted,
-        "predicted": predicted,  # of an accelerator, which has no calls
+        "predicted": predicted,  # of an accelerator, or of nothing that executes them: without calls
         "control_flow": sum(s.is_control_flow and not s.is_fallback for s in steps),
         "fallback": sum(s.is_fallback for s in steps),
         "library": sum(s.is_library for s in steps),

@@ -20,6 +20,7 @@ from app.engine.cost import roofline
 from app.engine.model.runtime_operators import MICROSOFT
 from app.engine.partition.convex import Crossing, Dag, separated
 from app.engine.types.errors import UnknownOperatorError
+from app.engine.types.storage import MXNET
 
 SECOND = 1e12  # gains and costs are picoseconds
 PREFERENCE = 1000  # times the work of a node outweighs a conversion, where the order of backends decides
@@ -123,7 +124,7 @@ class _Work:
         alone = single(node, registry)
         refusals = []
         for row in registry.candidates(alone.op, (name,)):
-            if node.domain == MICROSOFT and row.op != "*" and row.domain != MICROSOFT:
+            if node.domain in (MICROSOFT, MXNET) and row.op != "*" and row.domain != node.domain:
                 refusals.append(f"{row.name}: it computes the operator of ONNX with that name")
                 continue
             # Operators of our own are for sparse values, whose storage is inferred later.

@@ -33,9 +33,11 @@ from app.engine.passes.select_implementations import SelectImplementations
 from app.engine.planning import budget
 from app.engine.planning.timing_cache import stored
 from app.engine.types.accelerator import BACKEND
+from app.engine.types.backend_names import UNEXECUTED
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.errors import LibraryError
 from app.engine.types.options import Bindings, MemoryConcessions, Options
+from app.engine.types.storage import MXNET
 from app.engine.types.target import Target, host, is_host, with_backends
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that
 # seconds where they are used up, as by few problems of less than 64 buffers.
 PROOF_FAILURES = 100_000
 
+_NAMED = 5  # nodes that a reason names
 PREDICTED = "accelerator: times are predicted from the description of target {!r}, not measured"
 
 FRONTEND_PASSES: tuple[Pass, ...] = (InferTypes(), Canonicalize(), RewriteOperators())
@@ -89,6 +92,14 @@ def with_described(registry: Registry, target: Target) -> Registry:
     return dataclasses.replace(registry, implementations=table, rewrites=rewrites, describers=())
 
 
+def unexecuted(model: ir.Model) -> str:
+    """Reason why a model cannot run: its nodes that only MXNet has; empty without any."""
+    nodes = [f"{n.op_type} {n.name!r}" for n in model.graph.all_nodes() if n.domain == MXNET]
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    listed = f"{', '.join(nodes[:_NAMED])}{more}"
+    return f"nothing executes {listed}: operators of MXNet that can be planned only" if nodes else ""
+
+
 def canonical(
     loaded: Loaded,
     target: Target,
@@ -107,8 +118,11 @@ def canonical(
         UnknownBackendError: `options.backends`, or the target, names one that there is not.
     """
     target = with_backends(target, options.backends)
+    if refusal := unexecuted(loaded.model):
+        target = dataclasses.replace(target, backends=(*target.backends, UNEXECUTED))
     registry.check(target.backends)
-    notes = (PREDICTED.format(target.name),) if BACKEND in target.backends else ()
+    predicted = PREDICTED.format(target.name) if BACKEND in target.backends else ""
+    notes = tuple(note for note in (predicted, refusal) if note)
     registry = with_described(registry, target)
     compilation = Compilation(
         loaded.model, target, registry, options, bindings, notes=notes, symbol=loaded.symbol

@@ -52,6 +52,7 @@ class Verification:
         ops: operators of the original.
         machine: where all of it runs.
         spool: where its weights lie.
+        uncomputed: reason why nothing computes the original, if so.
         seconds: left to the reference evaluator.
     """
 
@@ -60,6 +61,7 @@ class Verification:
     ops: frozenset[str]
     machine: Target
     spool: Spool
+    uncomputed: str | None = None
     seconds: float = field(default_factory=lambda: REFERENCE_SECONDS)
     _expected: _Expected | str | None = field(default=None, init=False)  # a string tells why not
     # By digest and what ran them: without blocked values files are the same, also in the next attempt.
@@ -149,6 +151,8 @@ class Verification:
         return expected.outputs, max(tolerance(options, target), SPREADS * least)
 
     def _original(self) -> _Expected | str:
+        if self.uncomputed is not None:
+            return self.uncomputed
         if self._expected is None:
             rejection = saturated(self.ops, self.machine)
             started = time.monotonic()

@@ -11,6 +11,7 @@ from app.engine.core import graph
 from app.engine.core.rewriter import takes_over
 from app.engine.core.signature import computation
 from app.engine.rewrites.constant_folding import NONDETERMINISTIC
+from app.engine.types.storage import MXNET
 
 _SAMPLED = 64  # bytes compared before whole tensors are
 
@@ -54,7 +55,9 @@ def merge_nodes(main: ir.Graph) -> int:
     first: dict[Hashable, ir.Node] = {}
     merged = 0
     for node in tuple(main):
-        key = None if node.op_type in NONDETERMINISTIC else computation(node)
+        # Of operators that only MXNet has it is not known which draw numbers.
+        is_kept = node.op_type in NONDETERMINISTIC or node.domain == MXNET
+        key = None if is_kept else computation(node)
         if key is None:
             continue
         original = first.setdefault(key, node)

@@ -11,19 +11,35 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.placement import Slice
 from app.engine.core.program import Program, Step
-from app.engine.types.errors import KernelError
+from app.engine.types.errors import KernelError, UnknownOperatorError
 from app.engine.types.storage import SparseFormat
 
 Array = np.ndarray[Any, Any]
+_NAMED = 5  # nodes that an error names
 POISON = 0xFF  # every floating-point type reads NaN, every index is far out of range
 
 Owned: TypeAlias = list[tuple[int, slice]]  # number of a buffer, and bytes of the arena that it owns
 
 
+def rejection(program: Program) -> str:
+    """Reason why a program cannot be run, with the nodes that nothing executes; empty where it can."""
+    named = [f"{s.group.anchor.op_type} {s.group.anchor.name!r}" for s in program.unexecuted]
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return (
+        f"nothing executes {', '.join(named[:_NAMED])}{more}: the plan is of predicted times" if named else ""
+    )
+
+
 class ProgramExecutor(ABC):
-    """A program bound to memory, with the objects of the host that have no place in it."""
+    """A program bound to memory, with the objects of the host that have no place in it.
+
+    Raises:
+        UnknownOperatorError: it has steps that nothing executes.
+    """
 
     def __init__(self, program: Program) -> None:
+        if program.unexecuted:
+            raise UnknownOperatorError(rejection(program))
         self.program = program
         self._model = program.compilation.graph
         self._declared = program.compilation.bindings.storage

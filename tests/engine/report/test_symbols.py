@@ -22,6 +22,7 @@ from tests.mxnet.graphs import graphs
 GRAPHS = {name: (model, inputs) for name, model, inputs in graphs()}
 # Equal up to the rounding of sums in another order, relative to the largest element.
 TOLERANCE = 2e-6
+HALVES = 2.0**-10  # a step of float16, to which onnxruntime rounds less often
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -31,7 +32,8 @@ def test_a_graph_that_goes_out_and_comes_back_computes_the_same(name: str, tmp_p
     (expected,) = oracle.runtime(tmp_path / "m.onnx", threads=1, optimized=False)(inputs).values()
     to_symbol(tmp_path / "m.onnx", {}).save(tmp_path / "m-symbol.json", tmp_path / "m-0000.params")
     (found,) = outputs_of(tmp_path / "m-symbol.json", inputs, tmp_path)
-    assert difference(np.atleast_1d(np.asarray(expected)), found) < TOLERANCE
+    allowed = HALVES if name.endswith("16") else TOLERANCE
+    assert difference(np.atleast_1d(np.asarray(expected)), found) < allowed
 
 
 def test_files_are_the_same_each_time_and_hold_what_mxnet_wants(tmp_path: Path) -> None:

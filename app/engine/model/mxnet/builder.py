@@ -1,5 +1,6 @@
 """An ONNX graph under construction, with shapes inferred node by node: operators of MXNet ask for ranks."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,15 @@ from app.engine.model.mxnet.symbol_file import Symbol, SymbolNode
 from app.engine.model.shape_inference import tensor_rules
 from app.engine.model.shape_inference.tensor_rules import BACKWARD
 from app.engine.types.errors import GraphError, ModelTooLargeError
+from app.engine.types.storage import MXNET
 
 OPSET = 21  # of what is built; the floor of `load`
 Array = np.ndarray[Any, Any]
+
+
+def dimension(name: str) -> str:
+    """The name of a dimension, in which only letters, digits and underscores are no arithmetic."""
+    return re.sub(r"\W", "_", name)
 
 
 @dataclass(slots=True)
@@ -88,6 +95,22 @@ class Builder:
         """Add a node that asks for gradients, given those of values: see `app.engine.gradient.expand`."""
         operands = [*gradients, *values, *asked]
         return self._add(BACKWARD, operands, {"count": len(values)}, len(asked), name)
+
+    def opaque(self, node: SymbolNode, inputs: Sequence[ir.Value], count: int) -> tuple[ir.Value, ...]:
+        """Add a node as MXNet spells it, which can be planned and not run.
+
+        Raises:
+            GraphError: the shape of an output is not known.
+        """
+        outputs = self._add((MXNET, node.op), inputs, dict(node.attributes), count, node.name)
+        for place, value in enumerate(outputs):
+            if value.shape is None or value.dtype is None:
+                raise GraphError(
+                    f"{node.op} {node.name!r}: the shape of output {place} is not known; the operator can "
+                    "only be planned, and that needs the shapes of its operands, or `__shape__` of the node",
+                    pointer=f"node:{node.name}",
+                )
+        return outputs
 
     def _add(
         self,

@@ -11,14 +11,15 @@ import onnx_ir as ir
 
 from app.engine.model.mxnet import params_file, symbol_file
 from app.engine.model.mxnet.attributes import Attributes
-from app.engine.model.mxnet.builder import OPSET, Builder, Call, Room
+from app.engine.model.mxnet.builder import OPSET, Builder, Call, Room, dimension
 from app.engine.model.mxnet.operators import OPERANDS, ROWS, backward
 from app.engine.model.mxnet.params_file import STORAGE, Parameter
 from app.engine.model.mxnet.symbol_file import VARIABLE, Symbol, SymbolNode
+from app.engine.model.shape_inference.mxnet_rules import RULES
 from app.engine.model.shape_inference.tensor_rules import BACKWARD
 from app.engine.types.errors import ExternalDataError, GraphError, ModelTooLargeError, UnknownOperatorError
 from app.engine.types.limits import Limits
-from app.engine.types.storage import DECLARED, is_note
+from app.engine.types.storage import DECLARED, MXNET, is_note
 
 _IR_VERSION = 10
 _FED = frozenset({"data", "state", "state_cell"})  # operands of layers that are no parameters
@@ -64,14 +65,20 @@ def read(path: Path, external: Mapping[str, Path], limits: Limits) -> onnx.Model
 def _unknown(symbol: Symbol) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for node in _nodes(symbol):
-        if node.op != VARIABLE and node.op not in ROWS and not _is_backward(node):
+        if node.op not in (VARIABLE, *ROWS, *RULES) and not _is_backward(node):
             found[node.op].append(node.name)
     return found
 
 
 def _is_backward(node: SymbolNode) -> bool:
     """True for a node of a gradient that has no row of its own, and names its forward node."""
-    return node.op not in ROWS and node.follows is not None
+    known = node.op in ROWS or node.op in RULES
+    return node.follows is not None and (not known or node.op.startswith("_backward_"))
+
+
+def _is_opaque(node: SymbolNode) -> bool:
+    """True for a node that can be planned only."""
+    return node.op in RULES and node.op not in ROWS
 
 
 def _nodes(symbol: Symbol) -> Iterator[SymbolNode]:
@@ -117,11 +124,20 @@ class _Conversion:
             outputs,
             nodes=self._builder.nodes,
             initializers=[v for v in self._builder.constants if v.uses()],
-            opset_imports={"": OPSET, BACKWARD[0]: 1} if self._is_training else {"": OPSET},
+            opset_imports=self._opsets(),
             name="symbol",
         )
         _forget(graph)
         return ir.Model(graph, ir_version=_IR_VERSION, producer_name="mxnet")
+
+    def _opsets(self) -> dict[str, int]:
+        """Operator sets that the nodes are of."""
+        found = {"": OPSET}
+        if self._is_training:
+            found[BACKWARD[0]] = 1
+        if any(_is_opaque(node) for node in _nodes(self._symbol)):
+            found[MXNET] = 1
+        return found
 
     def _convert(self, symbol: Symbol, builder: Builder, bound: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
         """Add the nodes of a symbol whose variables are these values; returns its outputs."""
@@ -165,6 +181,8 @@ class _Conversion:
     def _translated(
         self, node: SymbolNode, operands: list[ir.Value], builder: Builder
     ) -> tuple[ir.Value, ...]:
+        if _is_opaque(node):
+            return builder.opaque(node, operands, node.outputs)
         title = f"{node.op} {node.name!r}"
         slots = OPERANDS.get(node.op, ())
         # The oldest releases do not write statistics as operands.
@@ -200,7 +218,11 @@ class _Conversion:
         dtype = attributes.dtype("__dtype__", "float32") or np.dtype("f4")
         if shape is None:
             shape = self._hinted(index)
-        dims = None if shape is None else [d if d > 0 else f"{node.name}_{i}" for i, d in enumerate(shape)]
+        dims = (
+            None
+            if shape is None
+            else [d if d > 0 else dimension(f"{node.name}_{i}") for i, d in enumerate(shape)]
+        )
         value = ir.Value(
             name=self._builder.unique(node.name),
             shape=None if dims is None else ir.Shape(dims),

@@ -9,8 +9,10 @@ from onnx_shape_inference import ShapeInferenceContext, registry
 
 from app.engine.core import graph
 from app.engine.model import runtime_operators
+from app.engine.model.shape_inference import mxnet_rules
 from app.engine.model.shape_inference.ml_rules import ML_RULES
 from app.engine.model.shape_inference.window_rules import WINDOW_RULES, Corrected
+from app.engine.types.storage import MXNET
 
 LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
 LARGEST_RANK = 64
@@ -161,6 +163,7 @@ SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
     (*GRADIENT, gradients),
     (*BACKWARD, gradients),
     *(("ai.onnx.ml", op, infer) for op, infer in ML_RULES),
+    *((MXNET, op, mxnet_rules.infer) for op in mxnet_rules.RULES),
 )
 
 # By operator of ai.onnx, and the half-open range of versions: rules that are given the library's own.

@@ -218,6 +218,7 @@ _TO_DENSE = (
     "_backward_gammaln _backward_log _backward_log10 _backward_log1p _backward_log2 _backward_radians "
     "_backward_rsqrt _backward_sin _backward_sinh _backward_sqrt _backward_tan _backward_tanh"
 )
+_DISTRIBUTIONS = "uniform normal gamma exponential poisson negative_binomial generalized_negative_binomial"
 _GATED = (
     "softmax Flatten reshape transpose Convolution Deconvolution Pooling "
     "_backward_Convolution _backward_Deconvolution _backward_Pooling "
@@ -262,7 +263,11 @@ _RULES: dict[str, StorageRuleOf] = {
     "FullyConnected": _fully_connected,
     "Embedding": table("dd>d:F dr>d:X", None),
     "take": table("dd>d:F cd>c:X"),
+    **dict.fromkeys(
+        (f"_random_{name}_like" for name in _DISTRIBUTIONS.split()), table("d>d:F r>r:X")
+    ),
     "where": table("ddd>d:F cdd>d:X"),
+    **dict.fromkeys(("CTCLoss", "_contrib_CTCLoss"), table("dd>dd:F dr>dd:F dc>dd:F")),
     "sparse_retain": table("rd>r:X", None),
     "cast_storage": _cast_storage,
     # Backward operators: gradients of outputs first, then what the forward operator read or made.

@@ -1,7 +1,7 @@
 """A canonical graph as a symbol of MXNet and its parameters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -11,11 +11,11 @@ from app.engine.model.mxnet import params_file, symbol_file
 from app.engine.model.mxnet.builder import Room
 from app.engine.model.mxnet.params_file import STORAGE, Parameter
 from app.engine.model.mxnet.symbol_file import Entry, Symbol
-from app.engine.report.mxnet.operators import ROWS
-from app.engine.report.mxnet.spelling import BOOL, FLOAT, Spelling, Unspelled, Writing, notes_of
+from app.engine.report.mxnet.operators import ROWS, WIDENED
+from app.engine.report.mxnet.spelling import BOOL, FLOAT, HALF, Spelling, Unspelled, Writing, notes_of
 from app.engine.types.errors import SymbolError
 from app.engine.types.limits import Limits
-from app.engine.types.storage import DECLARED
+from app.engine.types.storage import DECLARED, MXNET
 
 _SHOWN = 50  # nodes that an error lists
 _OUTPUT = "_output"  # what MXNet appends to the names of nodes
@@ -43,7 +43,7 @@ def symbol_of(model: ir.Model, limits: Limits = Limits()) -> Written:  # noqa: B
         SymbolError: names all nodes that have no spelling, each with its reason.
         ModelTooLargeError: constants of its own would be larger than is allowed.
     """
-    writing = Writing(Room(16 * limits.nodes, limits.nbytes))
+    writing = Writing(Room(16 * limits.nodes, limits.nbytes), _write)
     refused: list[tuple[str, str]] = []
     for value in model.graph.inputs:
         try:
@@ -93,17 +93,28 @@ def _input(writing: Writing, value: ir.Value) -> None:
 def _write(c: Spelling) -> None:
     """Add the spelling of a node; its last nodes get the names of its results."""
     node = c.node
-    if node.domain or node.op_type not in ROWS:
+    if node.domain != MXNET and (node.domain or node.op_type not in ROWS):
         raise Unspelled("no operator of MXNet 1.9.1 computes it")
     for value in (v for v in node.outputs if v.name):
         if value.shape is not None and 0 in value.shape:
             raise Unspelled(f"{value.name!r} has no elements; MXNet has no such tensors")
     begin = len(c.writing.nodes)
-    found = ROWS[node.op_type](c)
+    if node.op_type in WIDENED and any(graph.dtype(v) == HALF for v in node.inputs if v is not None):
+        c = replace(c, wide=True)
+    found = _as_read(c) if node.domain == MXNET else ROWS[node.op_type](c)
     for value, entry in zip(node.outputs, found if isinstance(found, list) else [found]):
+        if c.widens(value):
+            entry = c.add("Cast", entry, dtype=str(HALF))
         c.writing.entries[value] = entry
         if entry[0] >= begin and entry[1] == 0:
             c.writing.rename(entry[0], (value.name or "").removesuffix(_OUTPUT))
+
+
+def _as_read(c: Spelling) -> list[Entry]:
+    """An operator of MXNet that was read from a symbol."""
+    attributes = {name: str(a.value) for name, a in c.node.attributes.items()}
+    index, _ = c.add(c.node.op_type, *c.inputs(), **attributes)
+    return [(index, i) for i in range(len(c.node.outputs))]
 
 
 def _heads(writing: Writing, main: ir.Graph) -> tuple[Entry, ...]:

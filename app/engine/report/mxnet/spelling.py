@@ -4,7 +4,7 @@ MXNet 1.9.1 has no scalars and no tensors without elements, and its comparisons 
 operands. So a scalar is held as a list of one element, and a bool as the float32 numbers 0 and 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ Dims = tuple[int | None, ...]  # None for free ones
 NO_NOTES: Mapping[str, str] = {}
 NUMBERS: Mapping[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.items()}
 FLOAT = np.dtype("f4")
+HALF = np.dtype("f2")
 BOOL = np.dtype("?")
 FLOATS = (np.dtype("f4"), np.dtype("f8"))
 FAR = 2**31 - 1  # past the end of any axis
@@ -33,13 +34,53 @@ class Unspelled(Exception):  # noqa: N818  # a reason that the caller collects, 
 
 @dataclass(slots=True)
 class Writing:
-    """Nodes, parameters and names of a symbol, and what stands for the values of the graph."""
+    """Nodes, parameters and names of a symbol, and what stands for the values of the graph.
+
+    Attributes:
+        spell: adds the spelling of a node, for the bodies of control flow.
+        outer: around a nested symbol, whose variables it has values for.
+        captured: values of the outer symbol by the variable that stands for each.
+    """
 
     room: Room
+    spell: "Callable[[Spelling], None]"
     nodes: list[SymbolNode] = field(default_factory=list)
     parameters: dict[str, Array] = field(default_factory=dict)
     entries: dict[ir.Value, Entry] = field(default_factory=dict)
+    outer: "Writing | None" = None
+    captured: dict[int, Entry] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+
+    def nested(self) -> "Writing":
+        """A symbol inside of this one; names are shared."""
+        return Writing(self.room, self.spell, outer=self, _names=self._names)
+
+    def spell_all(self, body: ir.Graph) -> None:
+        """Add the spellings of the nodes of a body.
+
+        Raises:
+            Unspelled: names the node that has none.
+        """
+        for node in body:
+            try:
+                self.spell(Spelling(node, self))
+            except Unspelled as reason:
+                raise Unspelled(f"{node.op_type} {node.name!r} in its body: {reason}") from reason
+
+    def bound(self, name: str, outside: Entry | None = None) -> Entry:
+        """A variable of a nested symbol, for a value of the outer one where it is given."""
+        self.nodes.append(SymbolNode(VARIABLE, self.unique(name), {}, ()))
+        if outside is not None:
+            self.captured[len(self.nodes) - 1] = outside
+        return len(self.nodes) - 1, 0
+
+    def find(self, value: ir.Value) -> Entry | None:
+        """What stands for a value, also of the symbols around this one."""
+        if value not in self.entries and self.outer is not None:
+            outside = self.outer.find(value)
+            if outside is not None:
+                self.entries[value] = self.bound(value.name or "captured", outside)
+        return self.entries.get(value)
 
     def unique(self, name: str) -> str:
         """The name, with a number if it is taken."""
@@ -59,18 +100,27 @@ class Writing:
         return len(self.nodes) - 1, 0
 
     def parameter(self, array: Array, name: str, notes: Mapping[str, str] = NO_NOTES) -> Entry:
-        """A variable with data."""
+        """A variable with data; of a nested symbol it is one of the outermost."""
+        if self.outer is not None:
+            return self.bound(name, self.outer.parameter(array, name, notes))
         array = held(array)
         self.room.take(nbytes=array.nbytes)
         entry = self.variable(name, array.shape, array.dtype, notes)
         self.parameters[self.nodes[-1].name] = array
         return entry
 
-    def add(self, op: str, name: str, inputs: tuple[Entry, ...], attributes: Mapping[str, Any]) -> Entry:
+    def add(
+        self,
+        op: str,
+        name: str,
+        inputs: tuple[Entry, ...],
+        attributes: Mapping[str, Any],
+        nested: tuple[Symbol, ...] = (),
+    ) -> Entry:
         """The first output of a new node."""
         self.room.take(outputs=1)
         given = {k: text(v) for k, v in attributes.items() if v is not None}
-        self.nodes.append(SymbolNode(op, self.unique(name), given, inputs))
+        self.nodes.append(SymbolNode(op, self.unique(name), given, inputs, nested))
         return len(self.nodes) - 1, 0
 
     def rename(self, index: int, name: str) -> None:
@@ -83,6 +133,22 @@ class Writing:
     def symbol(self, heads: tuple[Entry, ...]) -> Symbol:
         """The whole."""
         return Symbol(tuple(self.nodes), heads)
+
+    def reachable(self, heads: Sequence[Entry]) -> list[int]:
+        """Nodes that heads depend on, in the order in which MXNet numbers those of a nested symbol.
+
+        That is depth first, operands before their readers (nnvm `DFSVisit`).
+        """
+        found: dict[int, None] = {}
+        stack = [(head[0], False) for head in reversed(heads)]
+        while stack:
+            index, is_done = stack.pop()
+            if is_done:
+                found[index] = None
+            elif index not in found:
+                stack.append((index, True))
+                stack += [(i, False) for i, _ in reversed(self.nodes[index].inputs) if i not in found]
+        return list(found)
 
 
 def notes_of(found: Mapping[str, str]) -> dict[str, str]:
@@ -109,10 +175,11 @@ def text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """A node and the symbol that it is spelled in."""
+    """A node and the symbol that it is spelled in; a wide one is computed in float32 instead of float16."""
 
     node: ir.Node
     writing: Writing
+    wide: bool = False
 
     def add(self, op: str, *inputs: Entry, **attributes: Any) -> Entry:
         """The first output of a new node of the symbol."""
@@ -137,13 +204,23 @@ class Spelling:
     def input(self, place: int) -> Entry:
         """An operand in the symbol."""
         value = self.value(place)
-        if value not in self.writing.entries:
-            array = graph.constant(value)
-            if array is None:
-                raise Unspelled(f"operand {value.name!r} is not known")
-            self.writing.entries[value] = self.writing.parameter(
-                array, value.name or "constant", notes_of(value.metadata_props)
-            )
+        found = self.entry_of(value)
+        return self.add("Cast", found, dtype=str(FLOAT)) if self.widens(value) else found
+
+    def widens(self, value: ir.Value) -> bool:
+        """True for a value of float16 that is cast, as MXNet multiplies none on CPUs."""
+        return self.wide and graph.dtype(value) == HALF
+
+    def entry_of(self, value: ir.Value) -> Entry:
+        """What stands for a value; a constant becomes a parameter."""
+        found = self.writing.find(value)
+        if found is not None:
+            return found
+        array = graph.constant(value)
+        if array is None:
+            raise Unspelled(f"operand {value.name!r} is not known")
+        name = value.name or "constant"
+        self.writing.entries[value] = self.writing.parameter(array, name, notes_of(value.metadata_props))
         return self.writing.entries[value]
 
     def inputs(self) -> tuple[Entry, ...]:
@@ -156,13 +233,18 @@ class Spelling:
         Raises:
             Unspelled: they are computed.
         """
-        array = graph.constant(self.value(place))
+        array = self.known(place)
         if array is None:
             raise Unspelled(
                 f"operand {self.value(place).name!r} is computed, MXNet has an attribute for it; "
                 "bind the shapes of the inputs, from which most such operands follow"
             )
         return array
+
+    def known(self, place: int) -> Array | None:
+        """The elements of an operand, None where they are computed."""
+        array = graph.constant(self.value(place))
+        return array.astype(FLOAT) if array is not None and self.widens(self.value(place)) else array
 
     def array(self, array: Array, name: str) -> Entry:
         """A new parameter."""
@@ -211,7 +293,7 @@ class Spelling:
         dtype = graph.dtype(value)
         if dtype is None or (dtype != BOOL and dtype not in NUMBERS):
             raise Unspelled(f"{value.name!r} has the type {value.type}, which MXNet has not")
-        return FLOAT if dtype == BOOL else dtype
+        return FLOAT if dtype == BOOL or self.widens(value) else dtype
 
     def floats(self, place: int = 0) -> None:
         """Refuse other elements of an operand than those that layers are computed in."""

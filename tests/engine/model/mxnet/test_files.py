@@ -162,11 +162,11 @@ def test_data_that_do_not_fit_the_declared_shape_are_refused(tmp_path: Path) -> 
 
 def test_all_unknown_operators_are_listed_with_their_nodes(tmp_path: Path) -> None:
     s = Symbols()
-    x = s.add("_random_uniform", "r0")
-    s.add("_backward_Convolution", "b", s.add("_random_uniform", "r1"), x)
+    x = s.add("_set_value", "r0")
+    s.add("_backward_Convolution", "b", s.add("_set_value", "r1"), x)
     with pytest.raises(
         UnknownOperatorError,
-        match=r"_backward_Convolution \(node 'b'\), _random_uniform \(nodes 'r0', 'r1'\)",
+        match=r"_backward_Convolution \(node 'b'\), _set_value \(nodes 'r0', 'r1'\)",
     ):
         loaded(tmp_path, s)
 

@@ -6,10 +6,14 @@ from app.engine.model.mxnet.operators import (
     control_flow,
     elementwise,
     indexing,
+    linalg,
     neural,
+    numpy,
     quantized,
     recurrent,
     shapes,
+    special,
+    vision,
 )
 from app.engine.model.mxnet.operators.elementwise import Translation
 
@@ -21,5 +25,9 @@ ROWS: Mapping[str, Translation] = {
     **recurrent.ROWS,
     **control_flow.ROWS,
     **quantized.ROWS,
+    **special.ROWS,
+    **linalg.ROWS,
+    **vision.ROWS,
+    **numpy.ROWS,
 }
 OPERANDS = neural.OPERANDS

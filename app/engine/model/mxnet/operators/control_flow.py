@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.model.mxnet.builder import Builder, Call
+from app.engine.model.mxnet.builder import Builder, Call, dimension
 from app.engine.model.mxnet.operators.elementwise import Translation, Values
 
 
@@ -94,7 +94,8 @@ def _while_loop(c: Call) -> Values:
     _chosen(c, c.inputs, "cond_input_locs")
     _chosen(c, c.inputs, "func_input_locs")
     initial = _chosen(c, _chosen(c, c.inputs, "func_input_locs"), "func_var_locs")
-    places = [of_body[p] for p in c.attributes.integers("func_var_locs", ())]
+    carried_at = c.attributes.integers("func_var_locs", ())  # among the variables of the body
+    places = [of_body[p] for p in carried_at]
 
     def condition_of(builder: Builder, values: Sequence[ir.Value]) -> ir.Value:
         found = c.convert(condition, builder, [values[p] for p in of_condition])
@@ -108,14 +109,15 @@ def _while_loop(c: Call) -> Values:
         name=c.builder.unique(f"{c.node.name}.go"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL)
     )
     carried = [_variable(c, x, "variable") for x in initial]
-    values = list(c.inputs)
-    for place, value in zip(places, carried):
-        values[place] = value
-    results = c.convert(body, inner, [values[p] for p in of_body])
+    operands = [c.inputs[p] for p in of_body]  # one may be there twice, carried and as it is
+    for place, value in zip(carried_at, carried):
+        operands[place] = value
+    results = c.convert(body, inner, operands)
     if len(results) != total or total - stacked != len(carried):
         raise c.error(
             f"{len(results)} results of the body; expected {stacked} stacked and {len(carried)} variables"
         )
+    values = list(c.inputs)
     for place, value in zip(places, results[stacked:]):
         values[place] = value
     outputs = (condition_of(inner, values), *results[stacked:], *results[:stacked])
@@ -123,7 +125,9 @@ def _while_loop(c: Call) -> Values:
     most = c.const(limit, np.dtype("i8"))
     found = c.many("Loop", most, condition_of(c.builder, c.inputs), *initial, count=total, body=graph)
     for i, (value, like) in enumerate(zip(found, graph.outputs[1:])):
-        _typed(value, like, None if i < len(carried) else ir.SymbolicDim(f"{c.node.name}.iterations"))
+        _typed(
+            value, like, None if i < len(carried) else ir.SymbolicDim(dimension(f"{c.node.name}.iterations"))
+        )
     return (*(_padded(c, v, limit) for v in found[len(carried) :]), *found[: len(carried)])
 
 

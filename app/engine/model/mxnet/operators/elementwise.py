@@ -41,7 +41,7 @@ def _logical(op: str) -> Binary:
     return translated
 
 
-def _mod(c: Call, a: ir.Value, b: ir.Value) -> ir.Value:
+def modulo(c: Call, a: ir.Value, b: ir.Value) -> ir.Value:
     """A - floor(a / b) b, as Python has it, and 0 where b is 0."""
     zero = c.const(0, a)
     if not c.dtype(a).is_floating_point():
@@ -51,7 +51,8 @@ def _mod(c: Call, a: ir.Value, b: ir.Value) -> ir.Value:
     return c.one("Where", c.one("Equal", b, zero), zero, c.one("Sub", a, whole))
 
 
-def _hypot(c: Call, a: ir.Value, b: ir.Value) -> ir.Value:
+def hypotenuse(c: Call, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The root of a^2 + b^2."""
     return c.one("Sqrt", c.one("Add", c.one("Mul", a, a), c.one("Mul", b, b)))
 
 
@@ -60,11 +61,11 @@ _BINARY: Mapping[str, Binary] = {
     "sub minus": onnx("Sub"),
     "mul": onnx("Mul"),
     "div": onnx("Div"),
-    "mod": _mod,
+    "mod": modulo,
     "power pow": onnx("Pow"),
     "maximum": onnx("Max"),
     "minimum": onnx("Min"),
-    "hypot": _hypot,
+    "hypot": hypotenuse,
     "equal": _compared("Equal"),
     "not_equal": _differ,
     "greater": _compared("Greater"),

@@ -12,7 +12,7 @@ from app.engine.model.mxnet.operators.neural import clipped
 _FAR = 2**31 - 1
 
 
-def _reduced_axes(c: Call) -> tuple[int, ...] | None:
+def reduced_axes(c: Call) -> tuple[int, ...] | None:
     """Axes of a reduction; None are all."""
     axes = c.attributes.integers("axis", ())
     if not c.attributes.flag("exclude"):
@@ -25,7 +25,7 @@ def _reduction(op: str) -> Translation:
     """A reduction; that of all axes has the shape [1] unless it keeps them: MXNet has no scalars."""
 
     def translated(c: Call) -> ir.Value:
-        axes, keeps = _reduced_axes(c), c.attributes.flag("keepdims")
+        axes, keeps = reduced_axes(c), c.attributes.flag("keepdims")
         c.attributes.flag("safe_accumulation")
         found = c.one(op, c.inputs[0], *([c.ints(*axes)] if axes else []), keepdims=int(keeps))
         rank = None if c.inputs[0].shape is None else len(c.inputs[0].shape)
@@ -131,12 +131,13 @@ def _gather_nd(c: Call) -> ir.Value:
 
 
 def _scatter_nd(c: Call) -> ir.Value:
-    """Elements of zeros replaced."""
+    """Elements of zeros replaced; those that meet are added where it is the gradient of a look-up."""
+    reduction = "add" if c.node.op.startswith("_backward_") else "none"
     updates, indices = c.inputs
     order = (*range(1, c.rank(indices)), 0)
     places = c.cast(c.one("Transpose", indices, perm=order), ir.DataType.INT64)
     zeros = c.one("Expand", c.const(0, updates), c.ints(*c.attributes.integers("shape")))
-    return c.one("ScatterND", zeros, places, updates)
+    return c.one("ScatterND", zeros, places, updates, reduction=reduction)
 
 
 def _sorted(c: Call, k: int, *, ascends: bool) -> tuple[ir.Value, ir.Value]:
@@ -306,7 +307,7 @@ ROWS: Mapping[str, Translation] = {
     "batch_take": _batch_take,
     "one_hot": _one_hot,
     "gather_nd": _gather_nd,
-    "scatter_nd": _scatter_nd,
+    **dict.fromkeys(("scatter_nd", "_backward_gather_nd"), _scatter_nd),
     "topk": _topk,
     "sort": _sort,
     "argsort": _argsort,

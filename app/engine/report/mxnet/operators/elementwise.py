@@ -220,10 +220,14 @@ def _cast(c: Spelling) -> Entry:
 
 
 def _round(c: Spelling) -> Entry:
-    """Half to even: floor(x + 0.5), less 1 where that is odd and x is halfway."""
     if c.dtype(c.value(0)) not in FLOATS:
         raise Unspelled("Round of whole numbers")
-    moved = c.add("_plus_scalar", c.input(0), scalar=0.5)
+    return half_to_even(c, c.input(0))
+
+
+def half_to_even(c: Spelling, x: Entry) -> Entry:
+    """Round half to even: floor(x + 0.5), less 1 where that is odd and x is halfway."""
+    moved = c.add("_plus_scalar", x, scalar=0.5)
     whole = c.add("floor", moved)
     odd = c.add("_mod_scalar", whole, scalar=2.0)
     return c.add("elemwise_sub", whole, c.add("elemwise_mul", odd, c.add("_equal", moved, whole)))

@@ -7,7 +7,7 @@ import numpy as np
 
 from app.engine.core import graph
 from app.engine.model.mxnet.symbol_file import Entry
-from app.engine.report.mxnet.operators.elementwise import Row, Written
+from app.engine.report.mxnet.operators.elementwise import Row, Written, half_to_even
 from app.engine.report.mxnet.spelling import FLOAT, Array, Spelling, Unspelled
 
 _WHOLE = (np.dtype("i4"), np.dtype("i8"))
@@ -126,9 +126,12 @@ def _gather_nd(c: Spelling) -> Entry:
 
 def _replaced(c: Spelling, places: Entry) -> Entry:
     """Elements of the data where nothing is put; MXNet's operator puts elements into zeros."""
-    if c.attribute("reduction", "none") != "none":
-        raise Unspelled(f"reduction={c.attribute('reduction', 'none')}; MXNet replaces elements")
+    kind = c.attribute("reduction", "none")
     x, updates, shape = c.input(0), c.input(2), c.static(c.value(0))
+    if kind == "add":  # the gradient of a look-up adds what meets
+        return c.add("elemwise_add", x, c.add("_backward_gather_nd", updates, places, shape=shape))
+    if kind != "none":
+        raise Unspelled(f"reduction={kind}; MXNet replaces elements or adds them")
     put = c.add("scatter_nd", updates, places, shape=shape)
     return c.add("where", c.add("scatter_nd", c.add("ones_like", updates), places, shape=shape), put, x)
 
@@ -200,10 +203,7 @@ def _quantize(c: Spelling) -> Entry:
     if dtype not in (np.dtype("i1"), np.dtype("u1")):
         raise Unspelled(f"quantization to {dtype}; int8 and uint8 can be written")
     c.floats()
-    moved = c.add("_plus_scalar", c.add("broadcast_div", c.input(0), _scale(c, 1)), scalar=0.5)
-    whole = c.add("floor", moved)
-    odd = c.add("elemwise_mul", c.add("_mod_scalar", whole, scalar=2.0), c.add("_equal", moved, whole))
-    found = c.add("elemwise_sub", whole, odd)
+    found = half_to_even(c, c.add("broadcast_div", c.input(0), _scale(c, 1)))
     if c.has(2) and c.constant(2).any():
         found = c.add("broadcast_add", found, _scale(c, 2))
     limits = np.iinfo(dtype)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from app.engine.core import graph
 from app.engine.model.mxnet.symbol_file import Entry
 from app.engine.operators import pool_geometry
 from app.engine.report.mxnet.operators.elementwise import Row
@@ -233,7 +232,7 @@ def _layer_norm(c: Spelling) -> Entry:
         if not c.has(place):
             operands.append(c.array(np.zeros(size, dtype), name))
             continue
-        array = graph.constant(c.value(place))
+        array = c.known(place)
         if array is None and c.static(c.value(place)) != (size,):
             raise Unspelled(
                 f"{name} of the shape {c.value(place).shape}; expected that of the normalized axes"
@@ -310,11 +309,15 @@ def _gemm(c: Spelling) -> Entry:
 
 def _matmul(c: Spelling) -> Entry:
     c.floats()
+    return product(c, c.input(0), c.input(1))
+
+
+def product(c: Spelling, x: Entry, y: Entry) -> Entry:
+    """The matrix product of the first two operands, which these entries stand for."""
     a, b = c.value(0), c.value(1)
     left, right = c.dims(a), c.dims(b)
     if len(right) <= 2:
-        return c.add("dot", c.input(0), c.input(1))
-    x, y = c.input(0), c.input(1)
+        return c.add("dot", x, y)
     if len(left) == 1:
         x = c.reshaped(x, (1, -1))
         left = (1, *left)

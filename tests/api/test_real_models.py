@@ -249,3 +249,33 @@ def test_a_training_graph_of_an_uploaded_model_is_a_model(real: Served, shared: 
         refused = real.http.post(f"/v1/models/{source.id}/gradient", json={"loss": "nowhere"})
         assert (refused.status_code, refused.json()["code"]) == (422, "graph-invalid")
         assert refused.json()["errors"][0]["pointer"] == "/loss"
+
+
+def test_a_row_sparse_gradient_is_planned_run_and_verified_over_http(real: Served, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[300,16] table, int64[2,3] rows) => (float[2,3,16] y) {
+        e = Gather(table, rows) y = Tanh(e) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    random = np.random.default_rng(2)
+    given = {"table": random.standard_normal((300, 16)).astype("f4"), "rows": random.integers(0, 300, (2, 3))}
+    with Client(str(real.http.base_url)) as client:
+        source = client.model(client.upload(tmp_path / "m.onnx").id, wait=60)
+        with pytest.raises(ServiceFailureError, match="row_sparse names 'y'"):
+            client.gradient(source.id, "y", ["table"], row_sparse=["y"])
+        made = client.model(client.gradient(source.id, "y", ["table"], row_sparse=["table"]).id, wait=60)
+        assert made.state == "ready", made
+        blobs = {}
+        for name, array in given.items():
+            np.save(tmp_path / "given.npy", array)
+            blobs[name] = client.put_blob(tmp_path / "given.npy")
+        options = {"benchmark_seconds": 0.05, "autotune": False}
+        job = client.wait(client.submit(made.id, inputs=blobs, options=options).id, timeout=300)
+        assert job.state == "succeeded", (job.code, job.detail)
+        assert job.summary is not None
+        assert job.summary["verification"]["status"] == "verified"
+        plan = json.loads(client.artifact(job.id, "plan.json"))
+        stored = plan["values"]["table_grad"]["storage"]
+        assert (stored["kind"], stored["bound"], stored["bytes"]) == ("row_sparse", 6, 416)
+        with np.load(io.BytesIO(client.artifact(job.id, "outputs.npz"))) as found:
+            expected = np.zeros((300, 16))
+            np.add.at(expected, given["rows"], 1 - np.tanh(given["table"].astype("f8")[given["rows"]]) ** 2)
+            np.testing.assert_allclose(found["table_grad"], expected, rtol=1e-5, atol=1e-6)

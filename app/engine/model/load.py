@@ -88,9 +88,9 @@ def load(
     """
     proto, nodes = parse(path, external or {}, limits)
     kept_notes = {
-        t.name: {p.key: p.value for p in t.metadata_props if is_note(p.key)}
-        for t in proto.graph.initializer
-        if t.metadata_props
+        v.name: {p.key: p.value for p in v.metadata_props if is_note(p.key)}
+        for v in (*proto.graph.initializer, *proto.graph.output)
+        if v.metadata_props
     }
     notes: list[str] = []
     kept = _detach(proto, spool)
@@ -112,9 +112,9 @@ def load(
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")
     RemoveInitializersFromInputsPass()(model)
-    for name, found in kept_notes.items():  # the converter drops what tensors say of themselves
-        if name in model.graph.initializers:
-            model.graph.initializers[name].metadata_props.update(found)
+    for value in (*model.graph.initializers.values(), *model.graph.outputs):
+        # The converter drops what tensors and outputs say of themselves.
+        value.metadata_props.update(kept_notes.get(value.name or "", {}))
     model.ir_version = max(proto.ir_version, IR_VERSION)
     model.opset_imports.setdefault("", floor)
     symbol = operator_graph(symbol_file.read(path, limits)) if symbol_file.is_symbol(path) else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from app.engine.types.storage import DeclaredStorage
+from app.engine.types.storage import DeclaredStorage, StorageKind
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
@@ -142,7 +142,7 @@ class MemoryConcessions:
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """Bindings of the inputs before planning.
+    """Bindings of the inputs before planning, and storage types of outputs.
 
     Attributes:
         shapes: dimensions by input name.
@@ -151,6 +151,7 @@ class Bindings:
         tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
         ranges: half-open (low, high) by integer input name, from which random values are drawn.
         storage: declared storage types by input name.
+        returned: storage types by output name, which the model declares; other outputs are dense.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -158,3 +159,4 @@ class Bindings:
     tensors: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
+    returned: Mapping[str, StorageKind] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from app.engine.runtime.executor import (
 )
 from app.engine.types.errors import KernelError
 from app.engine.types.layout import to_physical
+from app.engine.types.sparse_array import SparseArray
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, resolve
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 from app.kernels.cpu.runtime.parallel import Request, helped
@@ -112,7 +113,8 @@ class Executor(ProgramExecutor):
         self._dispatch_loop = compile_dispatch_loop()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
-        self._sparse = {v: form for v in self._model.inputs if (form := sparse_format(program, v))}
+        roots = (*self._model.inputs, *self._model.outputs)
+        self._sparse = {v: form for v in roots if (form := sparse_format(program, v))}
         self._inputs = {
             v.name or "": (v, None if v in self._sparse else self.place_of(v)) for v in self._model.inputs
         }
@@ -125,7 +127,9 @@ class Executor(ProgramExecutor):
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # The first kernel sequence, during whose inputs helpers can wake; a library has threads of its own.
         self._woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
-        self._outputs = {v.name or "": (v, self.place_of(v)) for v in self._model.outputs}
+        self._outputs = {
+            v.name or "": (v, None if v in self._sparse else self.place_of(v)) for v in self._model.outputs
+        }
         self._live = owned_by_step(program) if poison else []
         self._lanes = self._padded_lanes() if poison else {}
 
@@ -207,16 +211,25 @@ class Executor(ProgramExecutor):
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
         return {
-            name: self._host[value] if place is None else place.copy()
-            for name, (value, place) in self._outputs.items()
+            name: found.copy() if isinstance(found, np.ndarray | SparseArray) else found
+            for name, found in self.peek().items()
         }
 
     def peek(self) -> dict[str, object]:
         """The outputs where the program has them: the next run overwrites them."""
         return {
-            name: self._host[value] if place is None else place
+            name: self._object(value) if place is None else place
             for name, (value, place) in self._outputs.items()
         }
+
+    def _object(self, value: ir.Value) -> object:
+        """An output that is stored sparse, in the program's memory; else one of the host."""
+        form = self._sparse.get(value)
+        if form is None:
+            return self._host[value]
+        base, offset = self._memory(value)
+        shape, kind = graph.static_shape(value), graph.element_type(value)
+        return SparseArray.read(base[offset : offset + form.nbytes], form, shape, kind)
 
     def array(self, value: ir.Value) -> Array:
         """A value's memory as an array of its shape and dtype."""

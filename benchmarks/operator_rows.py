@@ -98,9 +98,9 @@ def _top(name: str, size: str, shape: tuple[int, ...], k: int, axis: int) -> Ope
 
 
 def _align(size: str, channels: int, extent: int, rois: int) -> OperatorRow:
+    attributes = "output_height = 7, output_width = 7, sampling_ratio = 2, spatial_scale = 0.25"
     return OperatorRow(
-        "RoiAlign", size,
-        "RoiAlign <output_height = 7, output_width = 7, sampling_ratio = 2, spatial_scale = 0.25> (x, rois, b)",
+        "RoiAlign", size, f"RoiAlign <{attributes}> (x, rois, b)",
         {"x": normal(1, channels, extent, extent), "rois": boxes(rois, 4.0 * extent), "b": below(1, rois)},
     )  # fmt: skip
 
@@ -156,15 +156,13 @@ def _max_roi(size: str, channels: int, extent: int, rois: int) -> OperatorRow:
 
     node = "MaxRoiPool <pooled_shape = [7, 7], spatial_scale = 1.0> (x, rois)"
     return OperatorRow(
-        "MaxRoiPool", size, node, {"x": normal(1, channels, extent, extent), "rois": corners}, opset=22
+        "MaxRoiPool", size, node, {"x": normal(1, channels, extent, extent), "rois": corners}, opset=20
     )
 
 
 def _scatter(name: str, size: str, node: str, rows: int, width: int, updates: int) -> OperatorRow:
     index = below(rows, updates, width if "Elements" in node else 1)
-    return OperatorRow(
-        name, size, node, {"x": normal(rows, width), "i": index, "u": normal(updates, width)}
-    )
+    return OperatorRow(name, size, node, {"x": normal(rows, width), "i": index, "u": normal(updates, width)})
 
 
 def _spectrum(name: str, size: str, attributes: str, shape: tuple[int, ...]) -> OperatorRow:

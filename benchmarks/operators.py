@@ -2,15 +2,16 @@
 
 A row is a model of one node, see `operator_rows`. It is planned and tuned as a model is; the two runtimes
 take turns in one process on inputs that lie ready in their memory, as they do within a model, and each is
-judged by the tenth percentile of its rounds. `computed by` names the implementations; libraries are
-left out, and one that is no compiled kernel of ours is a fallback. Ends with status 1
-where a row is slower than onnxruntime, differs from it, or runs on a fallback.
+judged by the tenth percentile of its rounds, of processor time where there is one thread. `computed by`
+names the implementations; libraries are left out, and one that is no compiled kernel of ours is a
+fallback. Ends with status 1 where a row is slower than onnxruntime, differs from it, or runs on a fallback.
 """
 
 import argparse
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,7 +68,15 @@ def main(line: Sequence[str] | None = None) -> int:
     compiler = Compiler(Settings.from_environment().data.absolute() / "kernels")
     console = Console(width=150)
     table = Table(title=f"single operators, {arguments.threads} thread(s)")
-    for heading in ("operator", "size", "stowplan us", "onnxruntime us", "ratio", "difference", "computed by"):
+    for heading in (
+        "operator",
+        "size",
+        "stowplan us",
+        "onnxruntime us",
+        "ratio",
+        "difference",
+        "computed by",
+    ):
         table.add_column(heading)
     failed, ratios = [], []
     for row in ROWS:
@@ -76,7 +85,9 @@ def main(line: Sequence[str] | None = None) -> int:
         try:
             found = measured(row, arguments.threads, arguments.seconds, compiler)
         except Exception as cause:  # onnxruntime raises types of its own, and one row must not end the others
-            failed.append(f"{row.name} {row.size}: {type(cause).__name__}: {' '.join(str(cause).split())[:200]}")
+            failed.append(
+                f"{row.name} {row.size}: {type(cause).__name__}: {' '.join(str(cause).split())[:200]}"
+            )
             continue
         ratios.append(found.ratio)
         times = (f"{t * 1e6:.1f}" for t in (found.ours, found.theirs))
@@ -87,7 +98,9 @@ def main(line: Sequence[str] | None = None) -> int:
         failed += [f"{row.name} {row.size}: {reason}" for reason in shortfalls(found)]
     console.print(table)
     if ratios:
-        console.print(f"geometric mean {geometric_mean(ratios):.2f}x, lowest {min(ratios):.2f}x, {len(ratios)} rows")
+        console.print(
+            f"geometric mean {geometric_mean(ratios):.2f}x, lowest {min(ratios):.2f}x, {len(ratios)} rows"
+        )
     for reason in failed:
         console.print(reason)
     return 1 if failed else 0
@@ -123,9 +136,12 @@ def measured(row: OperatorRow, threads: int, seconds: float, compiler: Compiler)
         program = session.planned(session.tuned(compilation, options, compiler), options)
         peer = onnxruntime_peer(path, threads)
         executor = Executor(program, compiler, cores=cores)
-        difference = max((d.max_rel for d in compare(peer.run(inputs), executor.run(inputs), 0.0)), default=0.0)
+        difference = max(
+            (d.max_rel for d in compare(peer.run(inputs), executor.run(inputs), 0.0)), default=0.0
+        )
         executor.feed(inputs)
-        samples = in_turn([executor.step, bound(path, threads, inputs)], seconds)
+        clock = time.thread_time if threads == 1 else time.perf_counter  # other work on the machine
+        samples = in_turn([executor.step, bound(path, threads, inputs)], seconds, clock)
         executor.close()
     ours, theirs = np.quantile(samples, QUANTILE, axis=0)
     rows = [s.choice.implementation for s in program.steps if s.calls]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import Array, assert_close
+from tests.harness import Array, assert_close, implementation, run_group
 from tests.kernels.single_node import reference, rejection_of, run_text, text_group
 
 PADDINGS = ("zeros", "border", "reflection")
@@ -33,7 +33,9 @@ def test_images_are_sampled(compiler: Compiler, mode: str, padding: str, align: 
     assert_close(found, expected, 2e-5)
 
 
-@pytest.mark.parametrize(("mode", "padding"), [("linear", "zeros"), ("nearest", "border"), ("linear", "reflection")])
+@pytest.mark.parametrize(
+    ("mode", "padding"), [("linear", "zeros"), ("nearest", "border"), ("linear", "reflection")]
+)
 def test_volumes_are_sampled(compiler: Compiler, mode: str, padding: str) -> None:
     random = np.random.default_rng(2)
     x = random.standard_normal((1, 2, 3, 4, 5)).astype(np.float32)
@@ -65,13 +67,16 @@ def test_points_without_a_place_read_no_foreign_memory(compiler: Compiler, paddi
     x = np.ones((1, 2, 3, 3), np.float32)
     grid = np.full((1, 2, 3, 2), np.inf, np.float32)
     grid[0, 0] = [[np.nan, 0], [-np.inf, 1e30], [1e20, -1e20]]
-    found, _ = sampled(compiler, x, grid, mode="nearest", padding_mode=padding)
+    body = f'GridSample <mode = "nearest", padding_mode = "{padding}"> (x, grid)'
+    (found,) = run_text(compiler, "grid_sample.tables", body, {"x": x, "grid": grid}, opset=20)
     assert set(np.unique(found)) <= {0.0, 1.0}
 
 
 def test_what_lies_outside_is_not_multiplied(compiler: Compiler) -> None:
     x = np.full((1, 1, 2, 2), np.inf, np.float32)
-    found, _ = sampled(compiler, x, np.full((1, 1, 1, 2), 3.0, np.float32), mode="linear", padding_mode="zeros")
+    found, _ = sampled(
+        compiler, x, np.full((1, 1, 1, 2), 3.0, np.float32), mode="linear", padding_mode="zeros"
+    )
     assert found.item() == 0.0
 
 
@@ -101,7 +106,9 @@ def deformed(
 
 
 @pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize(("groups", "offset_groups", "masked"), [(1, 1, False), (2, 1, True), (1, 2, True), (2, 2, False)])
+@pytest.mark.parametrize(
+    ("groups", "offset_groups", "masked"), [(1, 1, False), (2, 1, True), (1, 2, True), (2, 2, False)]
+)
 def test_deformable_convolutions(
     compiler: Compiler, groups: int, offset_groups: int, masked: bool, constant: bool
 ) -> None:
@@ -134,6 +141,45 @@ def test_deformable_convolutions(
     assert_close(found, expected.astype(np.float32), 1e-5)
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("channels", [16, 21])
+@pytest.mark.parametrize("name", ["grid_sample.blocked", "grid_sample.last"])
+def test_vectors_of_channels_are_sampled(compiler: Compiler, name: str, channels: int, lanes: int) -> None:
+    random = np.random.default_rng(5)
+    x = random.standard_normal((2, channels, 5, 7)).astype(np.float32)
+    x[1, 3, 0, 0] = np.inf  # the pixel that taps outside point to
+    grid = random.uniform(-1.6, 1.6, (2, 11, 13, 2)).astype(np.float32)
+    body = 'GridSample <mode = "linear", padding_mode = "zeros"> (x, grid)'
+    inputs = {"x": x, "grid": grid}
+    group = text_group(body, inputs, opset=20)
+    (found,) = run_group(implementation(name), group, inputs, compiler, threads=2, lanes=lanes)
+    (expected,) = run_text(compiler, "grid_sample.tables", body, inputs, opset=20)
+    assert_close(found, expected, 2e-6)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_deformable_convolutions_of_channels_last(compiler: Compiler, masked: bool, lanes: int) -> None:
+    random = np.random.default_rng(6)
+    inputs = {
+        "x": random.standard_normal((2, 21, 9, 8)).astype(np.float32),
+        "offset": (2 * random.standard_normal((2, 12, 5, 8))).astype(np.float32),
+    }
+    mask = random.uniform(0, 1, (2, 6, 5, 8)).astype(np.float32)
+    if masked:
+        inputs["mask"] = mask
+    w = random.standard_normal((10, 21, 3, 2)).astype(np.float32)
+    b = random.standard_normal(10).astype(np.float32)
+    body = f"DeformConv <strides = [2, 1], pads = [1, 1, 1, 1], dilations = [1, 2]> (x, w, offset, b{', mask' * masked})"
+    group = text_group(body, inputs, {"w": w, "b": b}, opset=22)
+    (found,) = run_group(implementation("deform_conv.last"), group, inputs, compiler, threads=2, lanes=lanes)
+    used = mask if masked else np.ones_like(mask)
+    expected = deformed(inputs["x"], w, inputs["offset"], b, used, (2, 1), (1, 1), (1, 2), 1, 1)
+    assert_close(found, expected.astype(np.float32), 1e-5)
+
+
 def test_a_grid_of_another_type_is_rejected() -> None:
     inputs = {"x": np.zeros((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 1, 1, 2))}
-    assert "the grid is float64" in str(rejection_of("grid_sample.tables", text_group("GridSample (x, grid)", inputs)))
+    assert "the grid is float64" in str(
+        rejection_of("grid_sample.tables", text_group("GridSample (x, grid)", inputs))
+    )

@@ -10,7 +10,6 @@ Source: the ONNX operators GridSample, version 20, and DeformConv, version 22.
 import itertools
 import math
 
-
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.extrema import like
 
@@ -104,6 +103,19 @@ def cubic_far(f):
     return ((a * f - like(f, 5) * a) * f + like(f, 8) * a) * f - like(f, 4) * a
 
 
+@njit
+def weighed(x, base, step, place, weight, entry, taps):
+    """The weighted sum of the taps that count, at offsets in multiples of `step`."""
+    total = like(weight[entry], 0)
+    for t in range(taps):
+        at = entry + t * BLOCK
+        if weight[at] != like(total, 0):
+            total += weight[at] * x[base + place[at] * step]
+    return total
+
+
+_VECTOR_HEAD = "from app.kernels.cpu.codegen.vectors import load, splat, store\n\n"
+
 _HEAD = """\
 import math
 
@@ -112,16 +124,16 @@ from numba import int64
 
 from app.kernels.cpu.extrema import like
 from app.kernels.cpu.sampling import (
-    cubic_far, cubic_near, unnormalized, {padding}_coordinate, {padding}_pixel,
+    cubic_far, cubic_near, unnormalized, weighed, {padding}_coordinate, {padding}_pixel,
 )
 
 
 """
 
 _GRID = """\
-def kernel(x, grid, y, place, weight, channels, {sizes}, points, blocks, begin, end, thread):
+def kernel(x, grid, y, place, weight, {parameters}, {sizes}, points, blocks, begin, end, thread):
     table = thread * {TABLE}
-    one = like(weight[table], 1)
+    one, zero = like(weight[table], 1), like(weight[table], 0)
     plane = {plane}
     for unit in range(begin, end):
         image = unit // blocks
@@ -132,13 +144,43 @@ def kernel(x, grid, y, place, weight, channels, {sizes}, points, blocks, begin, 
             entry = table + i
 {coordinates}
 {taps}
+{read}
+"""
+
+_PLANES = """\
         for c in range(channels):
             base = (image * channels + c) * plane
             target = (image * channels + c) * points + start
+            broken = zero
             for i in range(n):
                 entry = table + i
-                y[target + i] = {blend}
-"""
+                value = {blend}
+                y[target + i] = value
+                broken += value - value
+            if broken != broken:
+                for i in range(n):
+                    y[target + i] = weighed(x, base, 1, place, weight, table + i, {T})"""
+
+# Vectors of channels: `step` is the distance of pixels, `vectors` the channels' offsets in x and in y.
+_VECTORS = """\
+        for c in range(channels):
+            base = image * x_image + vectors[2 * c]
+            target = {target}
+            broken = splat(zero, {L})
+            for i in range(n):
+                entry = table + i
+                value = {blend}
+                store({y}, target + i * {y_step}, value)
+                broken = broken + (value - value)
+            store(weight, table + {T} * {BLOCK}, broken)
+            total = zero
+            for lane in range({L}):
+                total += weight[table + {T} * {BLOCK} + lane]
+            if total != total:
+                for i in range(n):
+                    for lane in range({L}):
+                        {y}[target + i * {y_step} + lane] = weighed(
+                            x, base + lane, step, place, weight, table + i, {T})"""
 
 _BORDERS = """\
             low{a}, high{a} = {borders}
@@ -179,7 +221,7 @@ n{a}, low{a}, high{a})
 
 def taps_of(mode: str, rank: int) -> int:
     """Pixels that a value is made of."""
-    return TAPS[mode] ** rank
+    return int(TAPS[mode] ** rank)
 
 
 def _table(mode: str, rank: int, sizes: tuple[str, ...], scale: str = "") -> str:
@@ -192,62 +234,77 @@ def _table(mode: str, rank: int, sizes: tuple[str, ...], scale: str = "") -> str
             offset = f"({offset}) * {sizes[a]} + {places[a]}"
         inside = f"({' | '.join(places)}) >= 0"
         product = " * ".join([*(f"w{a}_{t}" for a, t in enumerate(taps)), *([scale] if scale else [])])
-        lines.append(f"place[entry + {index * BLOCK}] = {offset} if {inside} else -1")
-        lines.append(f"weight[entry + {index * BLOCK}] = {product}")
+        lines.append(f"inside = {inside}")
+        lines.append(f"place[entry + {index * BLOCK}] = {offset} if inside else 0")
+        lines.append(f"weight[entry + {index * BLOCK}] = {product} if inside else zero")
     return "\n".join(" " * 12 + line for line in lines)
 
 
-def _blend(taps: int, *, outside: bool) -> str:
-    """The weighted sum of the taps of a point in one channel."""
-    terms = []
-    for t in range(taps):
-        at = f"entry + {t * BLOCK}"
-        value = f"x[base + place[{at}]]"
-        if outside:
-            value = f"(x[base + max(place[{at}], 0)] if place[{at}] >= 0 else like(one, 0))"
-        terms.append(f"weight[{at}] * {value}")
-    return " + ".join(terms)
+def _blend(taps: int, lanes: int = 0) -> str:
+    """The weighted sum of the taps of a point in one channel, or in so many that lie together."""
+    places = [f"entry + {t * BLOCK}" for t in range(taps)]
+    if lanes == 0:
+        return " + ".join(f"weight[{at}] * x[base + place[{at}]]" for at in places)
+    pixels = (f"load(x, base + place[{at}] * step, {lanes})" for at in places)
+    return " + ".join(f"splat(weight[{at}], {lanes}) * {pixel}" for at, pixel in zip(places, pixels))
 
 
-def grid_sample(mode: str, padding: str, rank: int, align: bool) -> str:
+def table_size(taps: int, lanes: int = 0) -> int:
+    """Entries of a thread's table."""
+    return taps * BLOCK + lanes
+
+
+def grid_sample(mode: str, padding: str, rank: int, align: bool, lanes: int = 0) -> str:
     """Source of a kernel for GridSample over `rank` spatial axes.
 
     x: T[n, channels, *sizes]; grid: T[n, points, rank], coordinates of the last axis first;
-    y: T[n, channels, points]. Units are blocks of points of an image.
+    y: T[n, channels, points]. Units are blocks of points of an image. With `lanes`, x and y are images of
+    `x_image` and `y_image` elements in which so many channels of a pixel lie together, and pixels `step`
+    apart; `vectors: int64[channels, 2]` are their offsets in x and in y.
     """
     sizes = tuple(f"n{a}" for a in range(rank))
     coordinates = ""
     for a in range(rank):
-        borders = "like(one, 0), like(one, n{a} - 1)" if align else "like(one, -0.5), like(one, n{a} - 0.5)"
+        borders = "zero, like(one, n{a} - 1)" if align else "like(one, -0.5), like(one, n{a} - 0.5)"
         coordinates += _BORDERS.format(a=a, borders=borders.format(a=a), place=rank - 1 - a, align=int(align))
         coordinates += _ALONG[mode].format(a=a, padding=padding)
     taps = taps_of(mode, rank)
-    return _HEAD.format(padding=padding) + _GRID.format(
-        sizes=", ".join(sizes),
-        plane=" * ".join(sizes),
-        TABLE=taps * BLOCK,
-        BLOCK=BLOCK,
-        rank=rank,
-        coordinates=coordinates.rstrip("\n"),
-        taps=_table(mode, rank, sizes),
-        blend=_blend(taps, outside=padding == "zeros"),
+    target = "image * y_image + vectors[2 * c + 1] + start * step"
+    read = (_VECTORS if lanes else _PLANES).format(
+        blend=_blend(taps, lanes), T=taps, L=lanes, BLOCK=BLOCK, target=target, y="y", y_step="step"
+    )
+    parameters = "vectors, channels, x_image, y_image, step" if lanes else "channels"
+    return (
+        (_VECTOR_HEAD if lanes else "")
+        + _HEAD.format(padding=padding)
+        + _GRID.format(
+            parameters=parameters,
+            sizes=", ".join(sizes),
+            plane=" * ".join(sizes),
+            TABLE=table_size(taps, lanes),
+            BLOCK=BLOCK,
+            rank=rank,
+            coordinates=coordinates.rstrip("\n"),
+            taps=_table(mode, rank, sizes),
+            read=read,
+        )
     )
 
 
 _COLUMNS = """\
 def kernel(
-    x, offset, mask, columns, place, weight, groups, channels, n0, n1, height, width, kh, kw, sh, sw, ph, pw,
-    dh, dw, blocks, begin, end, thread
+    x, offset, mask, columns, place, weight, {parameters}, groups, n0, n1, height, width, kh, kw, sh, sw,
+    ph, pw, dh, dw, blocks, begin, end, thread
 ):
     table = thread * {TABLE}
-    one = like(weight[table], 1)
+    one, zero = like(weight[table], 1), like(weight[table], 0)
     low0 = high0 = low1 = high1 = one
     points = height * width
     taps = kh * kw
     for unit in range(begin, end):
         start = unit % blocks * {BLOCK}
         tap = unit // blocks % taps
-        group = unit // blocks // taps  # of an image
+        group = unit // blocks // taps  # of all images
         n = min({BLOCK}, points - start)
         row = tap // kw * dh - ph
         column = tap % kw * dw - pw
@@ -257,32 +314,54 @@ def kernel(
             at = (group * taps + tap) * 2 * points + point
             v0 = like(one, point // width * sh + row) + offset[at]
             v1 = like(one, point % width * sw + column) + offset[at + points]
-{scale}
+            scale = {scale}
 {coordinates}
 {taps}
+{read}
+"""
+
+_COLUMN_PLANES = """\
         for c in range(channels):
             base = (group * channels + c) * n0 * n1
             target = ((group * channels + c) * taps + tap) * points + start
+            broken = zero
             for i in range(n):
                 entry = table + i
-                columns[target + i] = {blend}
-"""
+                value = {blend}
+                columns[target + i] = value
+                broken += value - value
+            if broken != broken:
+                for i in range(n):
+                    columns[target + i] = weighed(x, base, 1, place, weight, table + i, {T})"""
 
 
-def deformed_columns(masked: bool) -> str:
+def deformed_columns(masked: bool, lanes: int = 0) -> str:
     """Source of a kernel for the columns of a deformable convolution of images.
 
-    x: T[n, groups, channels, n0, n1]; offset: T[n, groups, taps, 2, points]; mask: T[n, groups, taps, points];
-    columns: T[n, groups, channels, taps, points]. Units are n * groups * taps * blocks of points.
+    x: T[n, groups, channels, n0, n1]; offset: T[n, groups, taps, 2, points]; mask: T[n, groups, taps,
+    points]; columns: T[n, groups, channels, taps, points]. Units are n * groups * taps * blocks of points.
+    With `lanes` there is one group, x: T[n, n0, n1, step] and columns: T[n, points, taps, step], and so
+    many channels are read together from each of the offsets `vectors: int64[channels, 2]`.
     """
-    sizes = ("n0", "n1")
     coordinates = "".join(_ALONG["linear"].format(a=a, padding="zeros") for a in range(2))
-    scale = "scale = mask[(group * taps + tap) * points + point]" if masked else "scale = one"
-    return _HEAD.format(padding="zeros") + _COLUMNS.format(
-        TABLE=4 * BLOCK,
-        BLOCK=BLOCK,
-        scale=" " * 12 + scale,
-        coordinates=coordinates.rstrip("\n"),
-        taps=_table("linear", 2, sizes, "scale"),
-        blend=_blend(4, outside=True),
+    if lanes:
+        read = _VECTORS.format(
+            blend=_blend(4, lanes), T=4, L=lanes, BLOCK=BLOCK, y="columns", y_step="taps * step",
+            target="((image * points + start) * taps + tap) * step + vectors[2 * c]",
+        )  # fmt: skip
+        read = "        image, x_image = group, n0 * n1 * step\n" + read
+    else:
+        read = _COLUMN_PLANES.format(blend=_blend(4), T=4)
+    return (
+        (_VECTOR_HEAD if lanes else "")
+        + _HEAD.format(padding="zeros")
+        + _COLUMNS.format(
+            parameters="vectors, channels, step" if lanes else "channels",
+            TABLE=table_size(4, lanes),
+            BLOCK=BLOCK,
+            scale="mask[(group * taps + tap) * points + point]" if masked else "one",
+            coordinates=coordinates.rstrip("\n"),
+            taps=_table("linear", 2, ("n0", "n1"), "scale"),
+            read=read,
+        )
     )

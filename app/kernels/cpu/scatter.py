@@ -5,7 +5,13 @@ on the number of threads. Indices outside: what gather.py says; `bits` is y as u
 """
 
 # How an update `u` joins what is there, `v`; NaN stays.
-COMBINED = {"none": "{u}", "add": "{v} + {u}", "mul": "{v} * {u}", "min": "minimum({v}, {u})", "max": "maximum({v}, {u})"}
+COMBINED = {
+    "none": "{u}",
+    "add": "{v} + {u}",
+    "mul": "{v} * {u}",
+    "min": "minimum({v}, {u})",
+    "max": "maximum({v}, {u})",
+}
 
 _HEAD = "from app.kernels.cpu.extrema import maximum, minimum\n\n\n"
 

@@ -47,7 +47,8 @@ class Step:
     @property
     def is_fallback(self) -> bool:
         """True if the reference evaluator runs it, or one of its bodies."""
-        return any(isinstance(c, HostCall) and (c.evaluated or not c.bodies) for c in self.calls)
+        host = [c for c in self.calls if isinstance(c, HostCall)]
+        return any(c.evaluated or not (c.bodies or c.kernels) for c in host)
 
     @property
     def is_library(self) -> bool:
@@ -86,8 +87,10 @@ class Program:
     @property
     def kernels(self) -> tuple["Request", ...]:
         """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
+        calls = [c for s in self.steps for c in s.calls]
+        found = dict.fromkeys(c.request for c in calls if isinstance(c, KernelCall))
         return tuple(
-            dict.fromkeys(c.request for s in self.steps for c in s.calls if isinstance(c, KernelCall))
+            {**found, **dict.fromkeys(k for c in calls if isinstance(c, HostCall) for k in c.kernels)}
         )
 
 

@@ -357,7 +357,8 @@ class Executor(ProgramExecutor):
             assert isinstance(call, HostCall)
             bodies = [self._body(b, call, step) for b in call.bodies]
             places = [self.place_of(v) for v in call.outputs]
-            function = resolve(call.function)(call.node, *([bodies, places] if bodies else []))
+            given = [[self._kernels[k].function for k in call.kernels]] if call.kernels else []
+            function = resolve(call.function)(call.node, *([bodies, places] if bodies else given))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
             calls.append((call, function, fixed, dynamic, places))

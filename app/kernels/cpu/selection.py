@@ -49,21 +49,26 @@ def nonzero(x, y, found, shape, rank, count, rows, columns, begin, end):
                     y[axis * count + i] = index
 
 
-def compress(x, condition, y, found, chosen, outer, n, inner, begin, end):
+def compress(x, condition, y, chosen, found, limit, outer, n, inner, begin, end):
     """Y = the slices of x: T[outer, n, inner] along the middle axis where a condition holds.
 
-    condition: uint8[chosen], chosen <= n; y: T[outer, found[0], inner].
+    condition: uint8[limit], limit <= n; y: T[outer, found[0], inner]; chosen: int64[limit + 1] of scratch.
     """
     for _ in range(begin, end):
-        k = 0
+        count = 0
+        for i in range(limit):
+            chosen[count] = i * inner
+            count += condition[i]
+        found[0] = count
         for o in range(outer):
-            for i in range(chosen):
-                if condition[i] != 0:
-                    source = (o * n + i) * inner
-                    for j in range(inner):
-                        y[k * inner + j] = x[source + j]
-                    k += 1
-        found[0] = k // max(outer, 1)
+            for k in range(count):
+                source = o * n * inner + chosen[k]
+                target = (o * count + k) * inner
+                if inner == 1:
+                    y[target] = x[source]
+                    continue
+                for j in range(inner):
+                    y[target + j] = x[source + j]
 
 
 @njit

@@ -149,7 +149,7 @@ def _compress_requests(group: Group) -> tuple[Request, ...]:
     width = f"uint{8 * graph.element_type(graph.operand(group.anchor, 0)).itemsize}"
     return (
         _request("count_nonzero", ("uint8", "int64"), 1),
-        _request("compress", (width, "uint8", width, "int64"), 4),
+        _request("compress", (width, "uint8", width, "int64", "int64"), 4),
     )
 
 
@@ -162,10 +162,11 @@ def prepare_compress(node: ir.Node, kernels: Kernels) -> Run:
         x, condition = _present(arrays[0]), _present(arrays[1])
         found = np.zeros(1, np.int64)
         before, n, after = _around(x, axis)
-        chosen = min(condition.size, n)
+        limit = min(condition.size, n)
+        chosen = np.empty(limit + 1, np.int64)
         scratch = np.empty(x.size if x.size <= SCRATCH else 0, x.dtype)
         outer, inner = math.prod(before), math.prod(after)
-        numbers = address(found), chosen, outer, n, inner, 0, 1
+        numbers = address(chosen), address(found), limit, outer, n, inner, 0, 1
         head, target = (address(x), address(condition)), address(scratch)
 
         def few() -> list[object]:
@@ -174,12 +175,12 @@ def prepare_compress(node: ir.Node, kernels: Kernels) -> Run:
             return [scratch[: outer * taken * inner].reshape(*before, taken, *after)]
 
         def many() -> list[object]:
-            count(head[1], numbers[0], chosen, 0, 1)
+            count(head[1], numbers[1], limit, 0, 1)
             y = np.empty((*before, found.item(), *after), x.dtype)
             write(*head, address(y), *numbers)
             return [y]
 
-        return (few if scratch.size else many), (x, condition, scratch, found)
+        return (few if scratch.size else many), (x, condition, chosen, scratch, found)
 
     return bound(bind)
 
@@ -249,14 +250,15 @@ def prepare_suppress(node: ir.Node, kernels: Kernels) -> Run:
         head = [address(a) for a in (boxes, scores, limit, least)]
         tail = int(limits[1] is not None), center, 0, 1
         y, kept = np.empty(0, np.int64), np.empty(0, np.float32)
+        scratch = tuple(address(a) for a in (y, heap, kept, found))
 
         def call() -> list[object]:
-            nonlocal y, kept
+            nonlocal y, kept, scratch
             allowed = 0 if most is None else min(max(int(most.item()), 0), n)
             if y.size < 3 * batch * classes * allowed:
                 y = np.empty(3 * batch * classes * allowed, np.int64)
                 kept = np.empty(-(-allowed // selection.GROUP) * selection.GROUP * 5, np.float32)
-            scratch = (address(a) for a in (y, heap, kept, found))
+                scratch = tuple(address(a) for a in (y, heap, kept, found))
             write(*head, *scratch, batch, classes, n, allowed, *tail)
             count = found.item()
             return [y[: 3 * count].reshape(count, 3)]

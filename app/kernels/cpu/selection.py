@@ -3,13 +3,9 @@
 A kernel that finds out how much there is writes it to `found: int64[1]`. All have one unit.
 """
 
-from numba import uint64
-
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.extrema import like
 
-DIGIT = 11  # bits that one pass of a sort looks at
-BUCKETS = 2**DIGIT
 GROUP = 16  # boxes that are compared before it is asked whether one of them overlapped
 
 
@@ -71,25 +67,10 @@ def compress(x, condition, y, chosen, found, limit, outer, n, inner, begin, end)
                     y[target + j] = x[source + j]
 
 
-@njit
-def order_of(bits, is_signed, is_float, width):
-    """The unsigned number that orders as the number with these bits does; NaN comes last."""
-    bits, one = uint64(bits), uint64(1)
-    top = one << uint64(width - 1)
-    if is_float:
-        magnitude = bits & (top - one)
-        if magnitude > uint64(0x7F800000 if width == 32 else 0x7FF0000000000000):
-            return top | (top - one)  # every NaN
-        if magnitude == uint64(0):
-            return top  # both zeros
-        return top | magnitude if bits & top == uint64(0) else top - magnitude
-    return bits ^ top if is_signed else bits
-
-
 _UNIQUE = """\
 from numba import uint64
 
-from app.kernels.cpu.selection import BUCKETS, DIGIT, order_of
+from app.kernels.cpu.radix import BUCKETS, DIGIT, order_of
 
 
 def kernel(

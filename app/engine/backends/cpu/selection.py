@@ -17,7 +17,7 @@ from app.engine.core import graph
 from app.engine.core.calls import Call, HostCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, Lower, PlanningContext, Rejection
-from app.kernels.cpu import selection
+from app.kernels.cpu import radix, selection
 from app.kernels.cpu.runtime.parallel import Request
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -207,7 +207,7 @@ def prepare_unique(node: ir.Node, kernels: Kernels) -> Run:
     axis = graph.attribute(node, "axis", None)
     is_sorted = graph.attribute(node, "sorted", 1)
     named = [i for i, v in enumerate(node.outputs) if v.name]
-    histogram, found = np.zeros(selection.BUCKETS, np.int64), np.zeros(1, np.int64)
+    histogram, found = np.zeros(radix.BUCKETS, np.int64), np.zeros(1, np.int64)
 
     def bind(arrays: Sequence[Array | None]) -> Bound:
         x = _present(arrays[0])

@@ -101,8 +101,10 @@ class Program:
     @property
     def kernels(self) -> tuple["Request", ...]:
         """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
+        calls = [c for s in self.steps for c in s.calls]
+        found = dict.fromkeys(c.request for c in calls if isinstance(c, KernelCall))
         return tuple(
-            dict.fromkeys(c.request for s in self.steps for c in s.calls if isinstance(c, KernelCall))
+            {**found, **dict.fromkeys(k for c in calls if isinstance(c, HostCall) for k in c.kernels)}
         )
 
 

@@ -353,19 +353,21 @@ class Executor(ProgramExecutor):
             assert isinstance(call, HostCall)
             bodies = [self._body(b, call, step) for b in call.bodies]
             places = [self.place_of(v) for v in call.outputs]
-            function = resolve(call.function)(call.node, *([bodies, places] if bodies else []))
+            given = [[self._kernels[k].function for k in call.kernels]] if call.kernels else []
+            function = resolve(call.function)(call.node, *([bodies, places] if bodies else given))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
-            calls.append((call, function, fixed, dynamic, places))
+            targets = tuple(zip(call.outputs, places, strict=True))
+            calls.append((f"{call.node.op_type} {call.node.name!r}", function, fixed, dynamic, targets))
 
         def run() -> None:
-            for call, function, fixed, dynamic, places in calls:
+            for title, function, fixed, dynamic, targets in calls:
                 operands = list(fixed)
                 for i, value in dynamic:
                     operands[i] = self._host[value]
-                for value, place, result in zip(call.outputs, places, function(operands), strict=True):
+                for (value, place), result in zip(targets, function(operands), strict=True):
                     if place is None or result is not place:
-                        self.store(value, result, f"{call.node.op_type} {call.node.name!r}")
+                        self.store(value, result, title)
 
         return run
 

@@ -62,6 +62,12 @@ class CompiledKernel:
     takes_thread: bool
     keep: Any
 
+    @property
+    def function(self) -> Callable[..., None]:
+        """The kernel as a function of addresses and numbers, then begin and end; it releases the GIL."""
+        numbers = self.arity + 2 + self.takes_thread
+        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * numbers)(self.address)
+
 
 def source_hash() -> str:
     """A hash of every kernel source, of numba and LLVM, and of the processor.

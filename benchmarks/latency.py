@@ -142,7 +142,8 @@ def in_own_process(
 ) -> dict[str, Any] | str:
     """A row, or why there is none; `measured` makes it, by default `measure`.
 
-    No peer's thread pool or heap outlives its row. A peer that crashes on a specialized model gets the file as it is.
+    No peer's thread pool or heap outlives its row. A peer that crashes on a specialized model gets the file
+    as it is.
     """
     for form in (request, replace(request, specialize=False)):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

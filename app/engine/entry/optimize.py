@@ -129,8 +129,8 @@ def optimize(
             spool = Spool(Path(scratch) / "weights")
             heartbeat.between = spool.release
             loaded = expanded(load(path, external=external, spool=spool), bindings)
-            refusal = _refusal(loaded, target, options)
-            job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, refusal)
+            rejection = _rejection(loaded, target, options)
+            job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, rejection)
             model = _prepared(job, loaded, Path(scratch), spool)
             verified = _verified(job, model)
             chosen, planned = verified.program.compilation.options, verified.attempt.compilation
@@ -177,7 +177,7 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
     return options
 
 
-def _refusal(loaded: Loaded, target: Target, options: Options) -> str | None:
+def _rejection(loaded: Loaded, target: Target, options: Options) -> str | None:
     """Reason why the program of a model cannot run here, or None.
 
     Raises:

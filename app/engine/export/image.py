@@ -23,7 +23,7 @@ from app.kernels.library.processor_features import required
 
 NUMBER, ARENA, WEIGHTS, BUFFERS = range(4)  # what an argument's offset counts from
 WEIGHTS_SYMBOL = "stowplan_weights"
-LISTED = 8  # nodes that a refusal names
+LISTED = 8  # nodes that an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def image(program: Program) -> Image:
     return _Imaging(program).image()
 
 
-def refusals(program: Program) -> list[str]:
+def rejections(program: Program) -> list[str]:
     """Reasons why a program cannot leave Python, one a step or value."""
     found = [
         f"node {step.group.name!r} ({step.group.op}) runs in {'a library' if step.is_library else 'Python'}"
@@ -120,7 +120,7 @@ def _check(program: Program) -> None:
         raise ExportError(
             f"target {program.compilation.target.name!r} is no CPU; libraries are made for CPUs"
         )
-    found = refusals(program)
+    found = rejections(program)
     if found:
         more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
         raise ExportError(

@@ -245,7 +245,7 @@ class _Linker:
         self._bind()
         self._write_symbols()
         if self.frames is not None:
-            self._write_frame_table()
+            self._write_frame_table(self.frames)
         self._write_dynamic()
         segments = self._segments()
         return self._file(segments + [(0, 0, 0, 0, 0, 0)] * (heads - len(segments)))
@@ -319,10 +319,9 @@ class _Linker:
         chain = [0, *(i + 1 for i in range(1, count - 1)), 0][:count]
         struct.pack_into(f"<{3 + count}I", self.hash.content, 0, 1, count, min(1, count - 1), *chain)
 
-    def _write_frame_table(self) -> None:
+    def _write_frame_table(self, frames: _Piece) -> None:
         """The table by which unwinders search .eh_frame: pairs of function and frame, in order."""
-        assert self.frames is not None
-        base, frames = self.frame_table.address, self.frames
+        base = self.frame_table.address
         pairs = []
         for entry, begins in _frames(frames.content):
             (distance,) = struct.unpack_from("<i", frames.content, begins)

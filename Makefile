@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans
+.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -69,6 +69,12 @@ fuzz-options: $(VENV)/.installed-test
 cuda-kernels: $(VENV)/.installed-test
 	$(BIN)/python -m tests.engine.runtime.cuda.every_kernel
 
+# The runtime of libraries, out of its C; needs clang, and only who changes the C needs it.
+CLANG ?= clang-16
+RUNTIME := app/kernels/library/runtime
+library-runtime:
+	$(CLANG) -Wall -Wextra -Werror -Oz -fPIC -fvisibility=hidden -fno-stack-protector -fno-ident -S -emit-llvm $(RUNTIME).c -o $(RUNTIME).ll
+
 # The page of the core operators, out of their rows.
 core-operators: $(VENV)/.installed
 	$(BIN)/python -m app.engine.entry.core_operators --docs > docs/core-operators.md
@@ -119,6 +125,10 @@ bench-backends: $(VENV)/.installed-bench
 same-plans: $(VENV)/.installed-test
 	$(BIN)/python -m tests.same_plans $(OTHER)
 
+# Models on disk planned for described accelerators, each plan checked.
+accelerator-models: $(VENV)/.installed-test
+	$(BIN)/python -m tests.engine.backends.test_described_models
+
 # Two checkouts in turn: make bench-beside OTHER=../old
 bench-beside: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.side_by_side $(OTHER)
@@ -148,6 +158,10 @@ bench-serving: $(VENV)/.installed-test
 # Sparse weights, beside dense ones.
 bench-sparse: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.sparse
+
+# The program as a library, beside the executor and onnxruntime.
+bench-library: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.library
 
 # Memory of training steps, beside MXNet's own plans of the same networks.
 bench-training: $(VENV)/.installed-bench $(MXNET)/.installed

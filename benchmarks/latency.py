@@ -137,15 +137,18 @@ def main(line: Sequence[str] | None = None) -> None:
         arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def in_own_process(request: Request) -> dict[str, Any] | str:
-    """A row, or why there is none. No peer's thread pool or heap outlives its row.
+def in_own_process(
+    request: Request, measured: Callable[[Request], dict[str, Any]] | None = None
+) -> dict[str, Any] | str:
+    """A row, or why there is none; `measured` makes it, by default `measure`.
 
-    A peer that crashes on a specialized model gets the file as it is.
+    No peer's thread pool or heap outlives its row. A peer that crashes on a specialized model gets the file
+    as it is.
     """
     for form in (request, replace(request, specialize=False)):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             try:
-                return pool.submit(attempt, form).result()
+                return pool.submit(attempt, form, measured).result()
             except BrokenProcessPool:
                 continue
     return "its process died"

@@ -13,7 +13,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 from app.engine.core import graph
-from app.engine.core.calls import KernelCall
+from app.engine.core.calls import HostCall, KernelCall
 from app.engine.types.options import Bindings
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.session import Session
@@ -48,7 +48,11 @@ class Representation(BackendRep):
         assert self.session is not None
         steps = self.session.program.steps
         varying = any(not graph.is_constant(v) for s in steps for v in s.group.inputs)
-        return varying and all(isinstance(c, KernelCall) for s in steps for c in s.calls)
+        return varying and all(
+            isinstance(c, KernelCall) or (isinstance(c, HostCall) and c.is_compiled)
+            for s in steps
+            for c in s.calls
+        )
 
     def implementations(self) -> list[str]:
         """What computes each step."""

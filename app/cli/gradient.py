@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wrt", metavar="NAMES", help="inputs and initializers, comma-separated (default: all float weights)"
     )
+    parser.add_argument(
+        "--row-sparse", metavar="NAMES", default="", help="tables whose gradients are row_sparse outputs"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the training graph")
     add_repeatable_arguments(parser, "--input", "--value")
     parser.add_argument("--no-peaks", action="store_true", help="do not plan both graphs to compare peaks")
@@ -37,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         known = bindings(arguments)
         with file_of(arguments.model) as path:
             external = beside(path)
-            summary = write(path, arguments.loss, wrt, known, arguments.out, external)
+            tables = [n for n in arguments.row_sparse.split(",") if n]
+            summary = write(path, arguments.loss, wrt, known, arguments.out, external, tables)
             if not arguments.no_peaks:
                 summary |= peaks(path, arguments.out, known, external)
     except (EngineError, OSError, ValueError) as error:

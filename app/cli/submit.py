@@ -65,6 +65,13 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--external-data", action="store_true", help="weights of optimized.onnx go to a file beside it"
     )
+    parser.add_argument(
+        "--export",
+        type=names,
+        default=[],
+        metavar="c,wheel",
+        help="libraries of the program for the service's machine: for C, a Python module",
+    )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)
 
@@ -146,6 +153,9 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
         options["fast_algorithms"] = False
     if arguments.external_data:
         options["external_data"] = True
+    if arguments.export:
+        options["export"] = arguments.export
+        options["export_name"] = arguments.sample or arguments.model.stem
     if arguments.backends:
         options["backends"] = arguments.backends
     return {
@@ -282,8 +292,9 @@ def _watch(client: Client, job: Job, console: Any) -> Job:
 def download(client: Client, job: Job, folder: Path) -> None:
     """Write all artifacts of a job into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    exports = (job.summary or {}).get("exports", {})
     for name in job.artifacts:
-        client.download(job.id, name, folder / name)
+        client.download(job.id, name, folder / exports.get(name, {}).get("filename", name))
 
 
 def _show(client: Client, job: Job, folder: Path, console: Any) -> int:

@@ -1,7 +1,10 @@
 """Recorded models through the whole service: every output as it was recorded."""
 
+import importlib.util
 import io
 import json
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +66,30 @@ def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
                     scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
                     np.testing.assert_allclose(found[key], expected, rtol=0, atol=TOLERANCE * scale)
             assert json.loads(client.artifact(job.id, "plan.json"))
+
+
+def test_a_job_leaves_libraries_that_compute_what_was_recorded(
+    real: Served, shared: Path, tmp_path: Path
+) -> None:
+    path = shared / "models" / "mnist_8.onnx"
+    line = [str(path), "--target", "host", "--url", str(real.http.base_url), "--out", str(tmp_path)]
+    assert main(["optimize", *line, "--export", "c,wheel", "--name", "MNIST 8"]) == 0
+    (wheel,) = tmp_path.glob("mnist_8-*.whl")
+    (archive,) = tmp_path.glob("mnist_8-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        assert {Path(name).name for name in tar.getnames()} >= {"model.so", "model.h", "manifest.json"}
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "installed")
+    spec = importlib.util.spec_from_file_location("mnist_8", tmp_path / "installed/mnist_8/__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for inputs, outputs in recorded(shared / "models", "mnist_8"):
+        (expected,) = outputs.values()
+        np.testing.assert_allclose(
+            module.run(**inputs), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max()
+        )
 
 
 def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
@@ -222,3 +249,33 @@ def test_a_training_graph_of_an_uploaded_model_is_a_model(real: Served, shared: 
         refused = real.http.post(f"/v1/models/{source.id}/gradient", json={"loss": "nowhere"})
         assert (refused.status_code, refused.json()["code"]) == (422, "graph-invalid")
         assert refused.json()["errors"][0]["pointer"] == "/loss"
+
+
+def test_a_row_sparse_gradient_is_planned_run_and_verified_over_http(real: Served, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[300,16] table, int64[2,3] rows) => (float[2,3,16] y) {
+        e = Gather(table, rows) y = Tanh(e) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    random = np.random.default_rng(2)
+    given = {"table": random.standard_normal((300, 16)).astype("f4"), "rows": random.integers(0, 300, (2, 3))}
+    with Client(str(real.http.base_url)) as client:
+        source = client.model(client.upload(tmp_path / "m.onnx").id, wait=60)
+        with pytest.raises(ServiceFailureError, match="row_sparse names 'y'"):
+            client.gradient(source.id, "y", ["table"], row_sparse=["y"])
+        made = client.model(client.gradient(source.id, "y", ["table"], row_sparse=["table"]).id, wait=60)
+        assert made.state == "ready", made
+        blobs = {}
+        for name, array in given.items():
+            np.save(tmp_path / "given.npy", array)
+            blobs[name] = client.put_blob(tmp_path / "given.npy")
+        options = {"benchmark_seconds": 0.05, "autotune": False}
+        job = client.wait(client.submit(made.id, inputs=blobs, options=options).id, timeout=300)
+        assert job.state == "succeeded", (job.code, job.detail)
+        assert job.summary is not None
+        assert job.summary["verification"]["status"] == "verified"
+        plan = json.loads(client.artifact(job.id, "plan.json"))
+        stored = plan["values"]["table_grad"]["storage"]
+        assert (stored["kind"], stored["bound"], stored["bytes"]) == ("row_sparse", 6, 416)
+        with np.load(io.BytesIO(client.artifact(job.id, "outputs.npz"))) as found:
+            expected = np.zeros((300, 16))
+            np.add.at(expected, given["rows"], 1 - np.tanh(given["table"].astype("f8")[given["rows"]]) ** 2)
+            np.testing.assert_allclose(found["table_grad"], expected, rtol=1e-5, atol=1e-6)

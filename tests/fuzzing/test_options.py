@@ -23,6 +23,11 @@ pytestmark = pytest.mark.long
 
 SAMPLE = 200
 PARTS = 4  # tests that share the sample, for the runner to spread
+# Seeds beyond the sample that once failed, and what they protect.
+FAILED = {
+    11054: "the roundings of a bf16 loop count",
+    20783: "a budget that the smallest plan fits is met",
+}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -31,6 +36,11 @@ def test_random_graphs_with_random_options_on_random_targets(part: int) -> None:
     assert not findings.failures, "\n".join(f"seed {seed}: {text}" for seed, text in findings.failures)
     assert findings.done["plans"] >= SAMPLE // PARTS // 2
     assert findings.done["runs"]
+
+
+@pytest.mark.parametrize("seed", FAILED, ids=FAILED.get)
+def test_what_once_failed_stays_mended(seed: int) -> None:
+    assert not tried([seed], KERNELS).failures
 
 
 def programs() -> Iterator[Program]:

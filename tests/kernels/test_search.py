@@ -100,29 +100,56 @@ def test_a_long_running_sum_keeps_its_digits(compiler: Compiler) -> None:
     np.testing.assert_allclose(y, np.cumsum(x.astype(np.float64)), rtol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["search.top_k", "search.top_k_radix"])
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 40])
 @pytest.mark.parametrize(("shape", "axis"), [((3, 40), -1), ((40, 3), 0), ((2, 40, 3), 1)])
 def test_largest_and_smallest_in_order_first_of_equals(
-    compiler: Compiler, shape: tuple[int, ...], axis: int, k: int, largest: int
+    compiler: Compiler, shape: tuple[int, ...], axis: int, k: int, largest: int, name: str
 ) -> None:
     x = np.random.default_rng(5).integers(0, 12, shape).astype(np.float32)
     inputs = {"X": x, "K": np.array([k], np.int64)}
     group = node_group(
         "TopK", inputs, {"Y": x.dtype, "I": np.int64}, constants=("K",), axis=axis, largest=largest
     )
-    y, indices = run_node(compiler, "search.top_k", group, inputs, threads=2)
+    y, indices = run_node(compiler, name, group, inputs, threads=2)
     order = np.argsort(-x if largest else x, axis, kind="stable")
     want = np.take(order, np.arange(k), axis)
     np.testing.assert_array_equal(indices, want)
     np.testing.assert_array_equal(y, np.take_along_axis(x, want, axis))
 
 
-def test_nan_counts_as_the_largest(compiler: Compiler) -> None:
+@pytest.mark.parametrize("spread", [1e-3, 1e30])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("k", [3, 700])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.int16])
+def test_many_of_long_rows(compiler: Compiler, dtype: type, k: int, largest: int, spread: float) -> None:
+    random = np.random.default_rng(7)
+    x = np.clip(3 + spread * random.standard_normal((3, 5000)) ** 3, -1e30, 1e30)
+    if np.dtype(dtype).kind in "iu":
+        x = (
+            random.integers(0, 200, x.shape)
+            if spread < 1
+            else random.permutation(15000).reshape(x.shape) % 127
+        )
+    inputs = {"X": x.astype(dtype), "K": np.array([k], np.int64)}
+    opset = 24 if dtype in (np.uint8, np.int16) else 23
+    group = node_group(
+        "TopK", inputs, {"Y": dtype, "I": np.int64}, constants=("K",), opset=opset, largest=largest
+    )
+    order = np.argsort(-inputs["X"].astype(np.float64) if largest else inputs["X"], 1, kind="stable")[:, :k]
+    for name in ("search.top_k", "search.top_k_radix"):
+        y, indices = run_node(compiler, name, group, inputs, threads=2)
+        np.testing.assert_array_equal(indices, order)
+        np.testing.assert_array_equal(y, np.take_along_axis(inputs["X"], order, 1))
+
+
+@pytest.mark.parametrize("name", ["search.top_k", "search.top_k_radix"])
+def test_nan_counts_as_the_largest(compiler: Compiler, name: str) -> None:
     x = np.array([1, np.nan, 3, -np.inf, np.nan, np.inf], np.float32)
     inputs = {"X": x, "K": np.array([6], np.int64)}
     group = node_group("TopK", inputs, {"Y": x.dtype, "I": np.int64}, constants=("K",))
-    _, indices = run_node(compiler, "search.top_k", group, inputs)
+    _, indices = run_node(compiler, name, group, inputs)
     np.testing.assert_array_equal(indices, [1, 4, 5, 2, 0, 3])
 
 

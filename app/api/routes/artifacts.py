@@ -54,7 +54,7 @@ def get_artifact(
     if_none_match: Annotated[str | None, Header(max_length=255)] = None,
 ) -> Response:
     """One file of a job, as a whole or, with `Range`, in parts."""
-    sha256 = _sha256(service, job_id, name)
+    sha256, filename = _file(service, job_id, name)
     headers = {
         "etag": f'"sha256-{sha256}"',
         "cache-control": "private, max-age=31536000, immutable",
@@ -67,13 +67,13 @@ def get_artifact(
         service.blobs.path(sha256),
         media_type=ARTIFACTS[name],
         headers=headers,
-        filename=name,
+        filename=filename,
         content_disposition_type="inline" if name.endswith((".html", ".json")) else "attachment",
     )
 
 
-def _sha256(service: Service, job_id: str, name: str) -> str:
-    """Where the bytes of an artifact are.
+def _file(service: Service, job_id: str, name: str) -> tuple[str, str]:
+    """Where the bytes of an artifact are, and the name to keep them under.
 
     Raises:
         ArtifactNotFoundError: the job has none of that name, or not yet.
@@ -86,7 +86,8 @@ def _sha256(service: Service, job_id: str, name: str) -> str:
         raise ArtifactNotFoundError(
             f"job {job_id!r} ({job['state']}) has no artifact {name!r}; it has {have}"
         )
-    return str(files[name]["sha256"])
+    exports = (job["summary"] or {}).get("exports", {})
+    return str(files[name]["sha256"]), str(exports.get(name, {}).get("filename", name))
 
 
 @router.get(
@@ -106,7 +107,7 @@ def list_decisions(
 
     An alternative that was refused says why, and so does a step that is not blocked.
     """
-    path = service.blobs.path(_sha256(service, job_id, "decisions.json"))
+    path = service.blobs.path(_file(service, job_id, "decisions.json")[0])
     if node is None:
         told = json.loads(path.read_bytes())
         return {"outside_core": told.get("outside_core", []), "decisions": told["decisions"]}

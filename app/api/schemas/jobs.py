@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.api.schemas.fields import Dimension, Integer, Labels, Name, Scalar, Schema, Sha256, Size, State
 from app.engine.types import backend_names
-from app.engine.types.options import Choose, Options, Policy, Preference, Semantics, Timings
+from app.engine.types.options import Choose, Export, Options, Policy, Preference, Semantics, Timings
 from app.engine.types.storage import DeclaredStorage
 
 _DEFAULTS = Options()
@@ -83,6 +83,21 @@ class JobOptions(Schema):
         default=_DEFAULTS.external_data,
         description="Whether large weights of `optimized.onnx` are in `optimized.onnx.data` beside it.",
     )
+    export: list[Export] = Field(
+        default=list(_DEFAULTS.export),
+        max_length=2,
+        description="Libraries of the program for the service's machine, for jobs whose target it is. `c`: "
+        "`library.tar.gz` with a shared library, objects, a header and an example. `wheel`: `module.whl`, a "
+        "Python module that needs numpy alone. A program that needs more than compiled kernels fails the "
+        "job, which names the nodes.",
+        examples=[["c", "wheel"]],
+    )
+    export_name: str = Field(
+        default=_DEFAULTS.export_name,
+        max_length=100,
+        description="Of the Python module and the archive; empty takes the name of the graph.",
+        examples=["resnet50"],
+    )
 
     def to_options(self) -> Options:
         """The engine's options.
@@ -91,7 +106,7 @@ class JobOptions(Schema):
             UnknownBackendError: a backend is asked for that there is not.
         """
         backend_names.check(self.backends, backend_names.names())
-        return Options(**self.model_dump() | {"backends": tuple(self.backends)})
+        return Options(**self.model_dump() | {"backends": tuple(self.backends), "export": tuple(self.export)})
 
 
 class JobLimits(Schema):

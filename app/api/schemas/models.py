@@ -169,6 +169,7 @@ class GradientRequest(Schema):
             "examples": [
                 {"loss": "loss", "input_shapes": {"x": [8, 3, 224, 224]}},
                 {"loss": "logits", "wrt": ["x", "conv1.weight"]},
+                {"loss": "loss", "wrt": ["table"], "row_sparse": ["table"]},
             ]
         }
     )
@@ -177,6 +178,11 @@ class GradientRequest(Schema):
     wrt: Annotated[list[ValueName], Field(min_length=1, max_length=65536)] | None = Field(
         default=None,
         description="Inputs and initializers; null takes all float initializers that the loss depends on.",
+    )
+    row_sparse: list[ValueName] = Field(
+        default_factory=list,
+        max_length=65536,
+        description="Tables whose gradients are row_sparse outputs: read by lookups of rows alone.",
     )
     input_shapes: dict[ValueName, list[Dimension]] = Field(
         default_factory=dict, description="Dimensions by input name.", max_length=4096

@@ -114,6 +114,17 @@ class LimitsSpec(Schema):
     )
 
 
+class ViewsSpec(Schema):
+    """Rule of a row whose results are no copies of operands but their bytes."""
+
+    alignment: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="Bytes: a part begins at a multiple in the whole; others are copied.",
+    )
+
+
 class AcceleratorRowSpec(Schema):
     """A step that the device computes: one of `ops`, or all operators of `pattern` at once."""
 
@@ -146,7 +157,12 @@ class AcceleratorRowSpec(Schema):
         default="undefined", description="What it leaves in padded channels of its results."
     )
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
-    cost: CostSpec | None = None
+    views: ViewsSpec | None = Field(
+        default=None,
+        description="Of Concat, Flatten, Gather, Identity, Reshape, Slice, Split, Squeeze, Transpose and "
+        "Unsqueeze: results are bytes of the operand, or operands bytes of the result, where they can be.",
+    )
+    cost: CostSpec | None = Field(default=None, description="Of a step; of a row of views, of copying.")
 
 
 class AcceleratorSpec(Schema):

@@ -69,6 +69,7 @@ class AliasClasses:
         owners: values with memory of their own, and where it is.
         nbytes: of a static value.
         lives: (first, last) step of a value; absent where lifespans do not matter.
+        alignment: of a view in its source, in bytes.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class AliasClasses:
         owners: Mapping[ir.Value, Space],
         nbytes: Callable[[ir.Value], int],
         lives: Mapping[ir.Value, tuple[int, int]],
+        alignment: int = ALIGNMENT,
     ) -> None:
+        self.alignment = alignment
         self.owners = owners
         self.nbytes = nbytes
         self._lives = lives
@@ -216,8 +219,8 @@ class AliasClasses:
         room, needed = self.nbytes(source), self.nbytes(part)
         if offset < 0 or offset + needed > room:
             return f"bytes {offset}..{offset + needed} of {source.name!r} are not there; it has {room} byte"
-        if offset % ALIGNMENT:
-            return f"byte {offset} of {source.name!r} does not begin a cache line of {ALIGNMENT} byte"
+        if offset % self.alignment:
+            return f"byte {offset} of {source.name!r} does not begin a cache line of {self.alignment} byte"
         a, b = self.of(source), self.of(part)
         by = a.places[source] + offset - b.places[part]
         if a is b:
@@ -243,7 +246,7 @@ class AliasClasses:
 
     def _trial(self, views: Sequence[View]) -> "AliasClasses":
         """A copy to try these views on."""
-        copy = AliasClasses(self.owners, self.nbytes, self._lives)
+        copy = AliasClasses(self.owners, self.nbytes, self._lives, self.alignment)
         for alias in {id(c): c for v in views for x in v[:2] if (c := self._of.get(x))}.values():
             same = alias.moved(0)
             copy._of.update(dict.fromkeys(same.places, same))

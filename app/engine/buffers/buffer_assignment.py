@@ -40,7 +40,7 @@ def build(compilation: Compilation, *, whole: bool = True) -> BufferAssignment:
     steps = tuple((group, implementation[group]) for group in compilation.plan.require("order"))
     owners = owned(compilation)
     lives = _lives(steps, owners)
-    classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives)
+    classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives, _view_alignment(compilation))
     notes = {**share_views(steps, classes), **_share_inplace(steps, classes, whole)}
     for value, told in _sparse_notes(lives, compilation).items():
         notes[value] = "; ".join([told, *filter(None, [notes.get(value)])])
@@ -134,7 +134,14 @@ def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:
 
 def view_classes(compilation: Compilation) -> AliasClasses:
     """Alias classes to choose views with: ask which are `granted`, then `share` what is chosen."""
-    return AliasClasses(owned(compilation), lambda v: value_bytes(v, compilation), {})
+    alignment = _view_alignment(compilation)
+    return AliasClasses(owned(compilation), lambda v: value_bytes(v, compilation), {}, alignment)
+
+
+def _view_alignment(compilation: Compilation) -> int:
+    """Alignment of views; less than a cache line where nothing runs and the memory's is less."""
+    target = compilation.target
+    return min(ALIGNMENT, target.memories[0].alignment) if target.device == "model" else ALIGNMENT
 
 
 def owned(compilation: Compilation) -> Mapping[ir.Value, Space]:

@@ -188,6 +188,9 @@ class HostCall:
     inputs, None for the others; and the arrays that the outputs will be in, None for objects of the host:
     an output that it returns in its own array is not copied.
 
+    With `kernels` it is called with the node and these, compiled, as functions of addresses and numbers
+    (`CompiledKernel.function`): of operators whose results have a size that they find out.
+
     `evaluated` are the bodies that the reference evaluator runs, whose memory has no bound: the names of
     their attributes, and the least bytes that one run of them holds.
     """
@@ -198,6 +201,12 @@ class HostCall:
     outputs: tuple[ir.Value, ...]
     bodies: tuple[Body | None, ...] = ()
     evaluated: tuple[tuple[str, int], ...] = ()
+    kernels: tuple["Request", ...] = ()
+
+    @property
+    def is_compiled(self) -> bool:
+        """True if it calls kernels of ours, and evaluates nothing."""
+        return bool(self.kernels) and not self.evaluated
 
 
 @dataclass(frozen=True, slots=True, eq=False)

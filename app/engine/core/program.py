@@ -11,6 +11,8 @@ from app.engine.core.plan import Choice, Compilation
 if TYPE_CHECKING:
     from app.kernels.cpu.runtime.parallel import Request
 
+EVALUATOR = "app.engine.reference:"  # functions of calls of the reference evaluator begin so
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -47,7 +49,10 @@ class Step:
     @property
     def is_fallback(self) -> bool:
         """True if the reference evaluator runs it, or one of its bodies."""
-        return any(isinstance(c, HostCall) and (c.evaluated or not c.bodies) for c in self.calls)
+        return any(
+            isinstance(c, HostCall) and (bool(c.evaluated) or c.function.startswith(EVALUATOR))
+            for c in self.calls
+        )
 
     @property
     def is_library(self) -> bool:
@@ -96,8 +101,10 @@ class Program:
     @property
     def kernels(self) -> tuple["Request", ...]:
         """Every distinct kernel to compile: name, types, static arguments, takes_thread."""
+        calls = [c for s in self.steps for c in s.calls]
+        found = dict.fromkeys(c.request for c in calls if isinstance(c, KernelCall))
         return tuple(
-            dict.fromkeys(c.request for s in self.steps for c in s.calls if isinstance(c, KernelCall))
+            {**found, **dict.fromkeys(k for c in calls if isinstance(c, HostCall) for k in c.kernels)}
         )
 
 

@@ -90,6 +90,37 @@ def reshape(value: ir.Value, shape: tuple[int, ...], name: str) -> ir.Node:
     return typed(ir.Node("", "Reshape", [value, target]), value, shape, name)
 
 
+class Made:
+    """Nodes of one replacement, in order; inference tells the types of what they compute."""
+
+    def __init__(self, node: ir.Node) -> None:
+        self._name = node.name or node.op_type
+        self.nodes: list[ir.Node] = []
+
+    def __call__(self, op: str, *inputs: ir.Value | None, **attributes: int | tuple[int, ...]) -> ir.Value:
+        """The result of a new node."""
+        given = [
+            ir.AttrInt64(k, v) if isinstance(v, int) else ir.AttrInt64s(k, v) for k, v in attributes.items()
+        ]
+        node = ir.Node("", op, inputs, given)
+        node.outputs[0].name = f"{self._name}.{op}{len(self.nodes)}"
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def number(self, value: float, like: ir.Value) -> ir.Value:
+        """A constant of the type of another value."""
+        dtype = graph.dtype(like) or np.dtype(np.float32)
+        return constant(np.array(value, dtype), f"{self._name}.{value:g}")
+
+    def array(self, array: np.ndarray[Any, Any], name: str) -> ir.Value:
+        """A constant."""
+        return constant(array, f"{self._name}.{name}")
+
+    def axes(self, *numbers: int) -> ir.Value:
+        """A constant list of axes or sizes."""
+        return constant(np.array(numbers, np.int64), f"{self._name}.{'_'.join(map(str, numbers))}")
+
+
 def sole_reader(value: ir.Value) -> ir.Node | None:
     """The only node that reads the value, nested graphs included; None for outputs of a graph."""
     uses = value.uses()
@@ -160,6 +191,7 @@ class _Driver:
             for value in new.inputs:
                 self._register(value)
         for index, new in enumerate(replacement.nodes):
+            self._root.opset_imports.setdefault(new.domain, 1)
             if not new.name:
                 new.name = node.name if index == 0 else f"{node.name}.{index}"
         owner.insert_before(node, replacement.nodes)

@@ -96,9 +96,10 @@ def _compose(models: Sequence[Source], request: Mapping[str, Any]) -> Derived:
 def _gradient(models: Sequence[Source], request: Mapping[str, Any]) -> Derived:
     """The training graph of a model whose inputs have static shapes then."""
     source, bindings = models[0], _bindings(request)
-    return Derived(
-        training.training(source.path, request["loss"], request["wrt"], bindings, source.external).model
+    made = training.training(
+        source.path, request["loss"], request["wrt"], bindings, source.external, request["row_sparse"]
     )
+    return Derived(made.model)
 
 
 def _symbol(models: Sequence[Source], request: Mapping[str, Any]) -> Derived:

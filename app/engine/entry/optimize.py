@@ -15,6 +15,7 @@ from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
+from app.engine.export.artifacts import write_libraries
 from app.engine.gradient import marks
 from app.engine.model.load import Loaded, load
 from app.engine.model.load import inspect as inspect_file
@@ -51,10 +52,13 @@ ARTIFACTS = (
     "graph.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
+    "library.tar.gz",  # only with the option `export`, as the next
+    "module.whl",
     "model.onnx",  # what `derive` makes, as these two
     "model-symbol.json",
     "model-0000.params",
 )
+LEAVING = ("numba-cpu",)  # backends whose steps run without this package
 PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}
 
@@ -118,12 +122,7 @@ def optimize(
     Raises:
         EngineError: the model, the request or the result is refused; `code` says why.
     """
-    if options.timings == "measured" and (absent := absence(target)) is not None:
-        raise TargetError(
-            f"timings 'measured' need a machine that is {target.name!r}; this one is not ({absent}): "
-            "ask for 'predicted' or 'auto'",
-            pointer="/options/timings",
-        )
+    options = _checked(options, target, absence(target))
     with Heartbeat(progress) as heartbeat:
         with tempfile.TemporaryDirectory() as scratch:
             heartbeat.progress("load", 0, 1)
@@ -144,7 +143,9 @@ def optimize(
                 write_outputs(folder / "outputs.npz", verified.execution.outputs())
             verified.execution.close()
         heartbeat.progress("report", 0, 1)
+        name = planned.graph.name or path.stem
         extra: Json = {"pareto": [dataclasses.asdict(p) for p in points], "training": training}
+        extra["exports"] = write_libraries(verified.program, model.compiler, folder, name)
         if built is not None:
             extra["cuda"] = built
         summary = _reported(job, model, verified, measured, extra)
@@ -152,16 +153,42 @@ def optimize(
         return summary
 
 
+def _checked(options: Options, target: Target, absent: str | None) -> Options:
+    """Options that apply to a target; `absent` is the reason why its programs cannot run here.
+
+    Raises:
+        TargetError: measurements or libraries are asked for, and this machine is not the target.
+    """
+    if options.export and absent is not None:
+        raise TargetError(
+            f"libraries are made for this machine, which is not {target.name!r} ({absent}): ask for the "
+            "host, or for no export",
+            pointer="/options/export",
+        )
+    if options.timings == "measured" and absent is not None:
+        raise TargetError(
+            f"timings 'measured' need a machine that is {target.name!r}; this one is not ({absent}): "
+            "ask for 'predicted' or 'auto'",
+            pointer="/options/timings",
+        )
+    if options.export and not options.backends:
+        # What a library of another vendor runs cannot leave with the program.
+        return dataclasses.replace(options, backends=LEAVING)
+    return options
+
+
 def _rejection(loaded: Loaded, target: Target, options: Options) -> str | None:
     """Reason why the program of a model cannot run here, or None.
 
     Raises:
-        UnknownOperatorError: it has nodes that nothing executes, and is to be measured.
+        UnknownOperatorError: it has nodes that nothing executes, and is to be measured or exported.
     """
     reason = session.unexecuted(loaded.model)
     if not reason:
         absent = absence(target)
         return None if absent is None else f"this machine is not the target: {absent}"
+    if options.export:
+        raise UnknownOperatorError(f"{reason}; ask for no export", pointer="/options/export")
     if options.timings == "measured":
         raise UnknownOperatorError(
             f"{reason}; ask for timings 'predicted' or 'auto'", pointer="/options/timings"

@@ -36,6 +36,7 @@ def training(
     wrt: Sequence[str] | None = None,
     bindings: Bindings = Bindings(),  # noqa: B008  # frozen
     external: Mapping[str, Path] = NO_FILES,
+    row_sparse: Sequence[str] = (),
 ) -> TrainingGraph:
     """The training graph of a model file, its inputs bound to static shapes; see `training_graph`.
 
@@ -66,7 +67,7 @@ def training(
         compilation = pipeline.run(compilation, session.FRONTEND_PASSES[:2])
     canonical = compilation.model
     _close(canonical, opened)
-    made = training_graph(canonical, loss, wrt)
+    made = training_graph(canonical, loss, wrt, row_sparse)
     if added and made.loss != loss:
         outputs = canonical.graph.outputs
         outputs.pop([v.name for v in outputs].index(loss))
@@ -145,9 +146,10 @@ def write(
     bindings: Bindings,
     target: Path,
     external: Mapping[str, Path] = NO_FILES,
+    row_sparse: Sequence[str] = (),
 ) -> Json:
     """Write a training graph as one file; return what it is: see `training`."""
-    made = training(path, loss, wrt, bindings, external)
+    made = training(path, loss, wrt, bindings, external, row_sparse)
     export(made.model, target)
     largest = sorted(made.kept, key=lambda k: -k.nbytes)[:_SHOWN]
     return {

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.gradient import marks, unrolling
+from app.engine.gradient import marks, sparse, unrolling
 from app.engine.gradient.rule import Rule, Site, is_float
 from app.engine.gradient.tables import CONSTANT, RULES
 from app.engine.gradient.terms import Maker, Term
 from app.engine.model import naming
 from app.engine.model.shape_inference import inference
 from app.engine.types.errors import GraphError, NotDifferentiableError
+from app.engine.types.storage import DECLARED
 
 PREFIX = "gradient."
 _SHOWN = 20  # operators that an error lists
@@ -55,7 +56,9 @@ def gradient(model: ir.Model, loss: str, wrt: Sequence[str] | None = None) -> ir
     return training_graph(model, loss, wrt).model
 
 
-def training_graph(model: ir.Model, loss: str, wrt: Sequence[str] | None = None) -> TrainingGraph:
+def training_graph(
+    model: ir.Model, loss: str, wrt: Sequence[str] | None = None, row_sparse: Collection[str] = ()
+) -> TrainingGraph:
     """Extend a canonical graph by the gradients of its loss; the model is changed.
 
     Args:
@@ -63,10 +66,13 @@ def training_graph(model: ir.Model, loss: str, wrt: Sequence[str] | None = None)
         loss: a value; the sum of its elements is what is differentiated.
         wrt: inputs and initializers; None means every initializer that the loss depends on, without
             what rules call settings (running statistics, bounds, exponents).
+        row_sparse: variables whose gradient is declared row_sparse, besides those of which each reader asks
+            for that.
 
     Raises:
         NotDifferentiableError: an operator on the way has no gradient; all such are listed.
-        GraphError: a name is unknown, or the loss does not depend on a variable.
+        GraphError: a name is unknown, the loss does not depend on a variable, or a variable that is to have
+            a row_sparse gradient is read by more than lookups of its rows.
     """
     graph.order_by_wiring(model.graph)
     unroll(model, loss, wrt)
@@ -77,6 +83,12 @@ def training_graph(model: ir.Model, loss: str, wrt: Sequence[str] | None = None)
     maker = Maker(PREFIX)
     found = _Backward(maker, active).run({target: ones(maker, target)}, variables)
     outputs = {value: _result(found[value], value) for value in variables}
+    for name in row_sparse:
+        named = next((o for v, o in outputs.items() if v.name == name), None)
+        if named is None:
+            raise GraphError(f"row_sparse names {name!r}, expected one of the variables differentiated by")
+        named.metadata_props[DECLARED] = "row_sparse"
+    sparse.declare(outputs.values())
     total = _total(maker, target)
     return _finished(model, maker, total, outputs)
 

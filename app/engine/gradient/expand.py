@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.gradient import marks
+from app.engine.gradient import marks, sparse
 from app.engine.gradient.differentiate import adjoints, append_needed, ones, upstream
 from app.engine.gradient.terms import Maker, Term
 from app.engine.model import naming
@@ -45,7 +45,8 @@ def expand(model: ir.Model, limits: Limits) -> None:
         if _key(node) in (GRADIENT, BACKWARD) and node.graph is not main:
             raise _error(node, "is in a nested graph; expected in the main graph")
     graph.order_by_wiring(main)
-    marks.mark(model, marks.gradients(model))
+    gradients = marks.gradients(model)
+    marks.mark(model, gradients)
     backward = [node for node in main if _key(node) == BACKWARD]
     if backward:
         maker = Maker("backward.")
@@ -62,6 +63,7 @@ def expand(model: ir.Model, limits: Limits) -> None:
         maker = Maker(f"{node.name}.")
         _finish(model, maker, _replaced(maker, node, *_of_gradient(maker, node)), [node], limits)
     graph.order_by_wiring(main)
+    sparse.declare(v for v in main.outputs if v.name in gradients)
 
 
 def _key(node: ir.Node) -> tuple[str, str]:
@@ -168,6 +170,7 @@ def _replaced(
         term = found[variable] if variable in found else maker.zeros(like.shape, like.dtype)
         result = term.op("Identity").value
         result.name, result.shape, result.type = output.name, variable.shape, variable.type
+        result.metadata_props.update(output.metadata_props)
         results[output] = result
         output.name = f"{output.name}.replaced"
         ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)

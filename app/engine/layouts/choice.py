@@ -76,7 +76,8 @@ def branch_and_bound(energy: Energy) -> Assignment:
     open_: list[tuple[float, int, Labelling, Mapping[Group, Levels]]] = [(bound, next(order), {}, levels)]
     while open_ and open_[0][0] < least - rounding:
         bound, _, fixed, levels = open_[0]
-        possible = {g: fixed.get(g) or found.nearest(levels[g]) for g, found in energy.every.items()}
+        nearest = {g: fixed.get(g) or found.nearest(levels[g]) for g, found in energy.every.items()}
+        possible = energy.improved(nearest) if energy.several else nearest
         if (seconds := energy.of(possible)) < least:
             best, least = possible, seconds
         doubts = {g: energy.doubt(g, levels[g]) for g in energy.doubtful if g not in fixed}

@@ -1,7 +1,8 @@
 """Seconds of labellings of a graph with layouts, and the minimum cut that bounds them from below."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -25,6 +26,8 @@ from app.engine.layouts.options import (
 )
 from app.engine.partition.mincut import INFINITE, Network
 from app.engine.types.layout import Layout
+
+SWEEPS = 4  # over the groups of which a cut cannot count all; each is cheap beside a cut
 
 Labelling: TypeAlias = Mapping[Group, LayoutOption]
 
@@ -63,18 +66,25 @@ class Energy:
         self.outputs = frozenset(compilation.graph.outputs)
         self.writer: dict[ir.Value, Group] = {}
         self.readers: dict[ir.Value, list[Group]] = {}
-        # Seconds of the conversion of a value between row-major and a level, by the threshold between.
+        # Seconds of the conversion of a value between row-major and a layout.
+        self.between: dict[tuple[ir.Value, Layout], float] = {}
+        # Of the cheapest conversion between row-major and a level, by the threshold between.
         self.conversion: dict[tuple[ir.Value, int], float] = {}
         for group, found in every.items():
             self.writer.update(dict.fromkeys(group.outputs, group))
             for value in group.inputs:
                 self.readers.setdefault(value, []).append(group)
             for value, layout in found.layouts:
-                crossed = value, THRESHOLDS[level(layout)]
-                if crossed not in self.conversion:
-                    self.conversion[crossed] = conversion(value, layout, compilation, context)
+                if (value, layout) not in self.between:
+                    self.between[value, layout] = conversion(value, layout, compilation, context)
+        for (value, layout), seconds in self.between.items():
+            crossed = value, THRESHOLDS[level(layout)]
+            self.conversion[crossed] = min(seconds, self.conversion.get(crossed, seconds))
+        # Values with several layouts of one level; a cut sees no conversion from one to another.
+        counts = Counter((value, level(layout)) for value, layout in self.between)
+        self.several = dict.fromkeys(value for (value, _), count in counts.items() if count > 1)
         self.every = self._useful(every)
-        self.doubtful = [g for g, found in self.every.items() if not _is_exact(g, found)]
+        self.doubtful = [g for g, found in self.every.items() if not self._is_exact(g, found)]
 
     def _useful(self, every: Mapping[Group, LayoutOptions]) -> Mapping[Group, LayoutOptions]:
         """The options without channels last, wherever these cannot be the only best.
@@ -113,6 +123,8 @@ class Energy:
         if any(level(layout) != LAST for layout in last.required_layouts.values()):
             return False
         values = last.required_layouts if at == BLOCKED else ()
+        if any(v in self.several for v in values):
+            return False
         if any(self._crossing(v, BLOCKED) > self._crossing(v, PLAIN) for v in values):
             return False
         return any(
@@ -133,17 +145,45 @@ class Energy:
     def of(self, labelling: Labelling) -> float:
         """Seconds of the groups, and of a conversion for each value that is read as it is not written."""
         total = sum(labelling[group].seconds for group in self.every)
-        required_layouts = {group: labelling[group].required_layouts for group in self.every}
-        for (value, threshold), seconds in self.conversion.items():
-            writer = self.writer.get(value)
-            above = level(None if writer is None else required_layouts[writer].get(value)) >= threshold
-            read = {
-                level(required_layouts[group].get(value)) >= threshold
-                for group in self.readers.get(value, ())
-            }
-            read |= {threshold <= PLAIN} if value in self.outputs else set()
-            total += seconds * ((not above) in read)
-        return total
+        return total + sum(
+            self._value_seconds(v, labelling) for v in dict.fromkeys(v for v, _ in self.between)
+        )
+
+    def improved(self, labelling: Labelling) -> Labelling:
+        """A labelling of no more seconds: each doubtful group in turn takes its best option."""
+        best = dict(labelling)
+        for _ in range(SWEEPS):
+            before = dict(best)
+            for group in self.doubtful:
+                values = dict.fromkeys((*group.inputs, *group.outputs))
+
+                def seconds(
+                    option: LayoutOption, group: Group = group, values: Iterable[ir.Value] = values
+                ) -> float:
+                    around = {**best, group: option}
+                    return option.seconds + sum(self._value_seconds(v, around) for v in values)
+
+                options = (best[group], *self.every[group].options)  # of equal ones the first
+                best[group] = min(options, key=seconds)
+            if best == before:
+                break
+        return best
+
+    def _value_seconds(self, value: ir.Value, labelling: Labelling) -> float:
+        """Seconds of all conversions of a value: from what is written to row-major, and to each that is read.
+
+        Groups that have no label read nothing.
+        """
+        writer = self.writer.get(value)
+        written = None if writer is None else labelling[writer].required_layouts.get(value)
+        read = {
+            labelling[group].required_layouts.get(value)
+            for group in self.readers.get(value, ())
+            if group in labelling
+        }
+        read |= {None} if value in self.outputs else set()
+        ends = [layout for layout in (*(read - {written}), written) if layout is not None]
+        return sum(self.between[value, layout] for layout in ends) if read - {written} else 0.0
 
     def relaxed(self, fixed: Labelling) -> tuple[dict[Group, Levels], float]:
         """A labelling and its seconds, where what no cut can count is counted for less.
@@ -166,6 +206,7 @@ class Energy:
                 shared = self._value(*at, shown)
             if shared is not None:
                 network.add_shared(*shared)
+        spent += sum(self._uncounted(value, fixed) for value in self.several)
         above = network.source_side(ABOVE, BELOW)
         labelling = {group: _levels(group, found, above) for group, found in shown.items()}
         return labelling, (spent + network.flow) / SECOND
@@ -178,7 +219,45 @@ class Energy:
             return float("inf")
         places = tuple(found.levels(side).index(levels[side]) for side in (0, 1))
         counted = found.counted[places[0]][places[1]] / SECOND
-        return option.seconds - counted + sum(self.conversion[at] for at in _unseen(group, found))
+        unseen = sum(self.conversion[at] for at in _unseen(group, found))
+        touched = {v for v in (*group.inputs, *group.outputs) if v in self.several}
+        return (
+            option.seconds - counted + unseen + sum(s for (v, _), s in self.between.items() if v in touched)
+        )
+
+    def _is_exact(self, group: Group, found: LayoutOptions) -> bool:
+        """True if a cut counts all that the group costs."""
+        if any(v in self.several for v in (*group.inputs, *group.outputs)):
+            return False
+        return not _unseen(group, found) and found.counted == found.terms
+
+    def _uncounted(self, value: ir.Value, fixed: Labelling) -> int:
+        """Femtoseconds of conversions of a value that groups with a label need and no cut counts.
+
+        A cut counts one conversion for each threshold at most, and its cheapest.
+        """
+        writer = self.writer.get(value)
+        if writer is not None and writer not in fixed:
+            return 0
+        needed = self._value_seconds(value, fixed)
+        if not needed:
+            return 0
+        counted = [
+            seconds
+            for (v, threshold), seconds in self.conversion.items()
+            if v is value and self._may_cross(value, threshold, fixed)
+        ]
+        return max(int((needed - sum(counted)) * SECOND), 0)
+
+    def _may_cross(self, value: ir.Value, threshold: int, fixed: Labelling) -> bool:
+        """True if a value may be written on one side of a threshold and read on the other."""
+        readers = self.readers.get(value, ())
+        if any(group not in fixed for group in readers):
+            return True
+        groups = [g for g in (self.writer.get(value), *readers) if g is not None]
+        levels = [level(fixed[g].required_layouts.get(value)) for g in groups]
+        levels += [PLAIN] * (value in self.outputs or value not in self.writer)
+        return len({at >= threshold for at in levels}) > 1
 
     @cached_property
     def _terms(self) -> Mapping[Group, "_Edges"]:
@@ -256,11 +335,6 @@ def _unseen(group: Group, found: LayoutOptions) -> list[tuple[ir.Value, int]]:
         for threshold in THRESHOLDS.values()
         if found.always(v, side, threshold) is None
     ]
-
-
-def _is_exact(group: Group, found: LayoutOptions) -> bool:
-    """True if a cut counts all that the group costs."""
-    return not _unseen(group, found) and found.counted == found.terms
 
 
 def _group(group: Group, found: LayoutOptions) -> _Edges:

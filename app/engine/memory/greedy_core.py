@@ -1,23 +1,46 @@
-"""The compiled core of greedy placement, for problems on which NumPy takes too long."""
+"""The compiled core of greedy placement, for problems on which NumPy takes too long.
 
-from typing import Any
+Its functions are given their memory: an array that compiled code makes brings numba's own code for shapes and
+errors with it, which takes longer to compile than all that is here.
+"""
+
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import njit
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
 _compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True)
 
 
-@_compiled
-def place(lower, upper, extent, alignment, order, limit):
+def place(
+    lower: Array, upper: Array, extent: Array, alignment: Array, order: Array, limit: int
+) -> tuple[Array, int]:
     """Offsets of the buffers by the rule of `greedy.place`, and the peak; stops at a peak of `limit`.
 
     All int64[n]; O(n^2). The peak is -1 if it was to reach the limit.
     """
-    n = len(order)
-    offsets = np.zeros(n, np.int64)
-    # What is placed, ordered by offset: first step, last step, start, end.
-    placed = np.empty((n, 4), np.int64)
+    offsets, placed = np.zeros(len(order), np.int64), np.empty((len(order), 4), np.int64)
+    return offsets, int(_place(lower, upper, extent, alignment, order, limit, offsets, placed))
+
+
+def rise(lower: Array, upper: Array, extent: Array, alignment: Array, order: Array) -> tuple[Array, int]:
+    """Offsets and their peak: always the unplaced buffer that can lie lowest is placed next.
+
+    All int64[n]; ties are broken by `order`. O(n^2). What overlaps a placed buffer lies above it from
+    then on, so that a gap below stays empty: a skyline, filled from its lowest place.
+    """
+    offsets, floor = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
+    return offsets, int(_rise(lower, upper, extent, alignment, order[extent[order] > 0], offsets, floor))
+
+
+@_compiled
+def _place(lower, upper, extent, alignment, order, limit, offsets, placed):
+    """The peak, or -1; fills `offsets`.
+
+    placed: int64[n, 4], room for what is placed, ordered by offset: first step, last step, start, end.
+    """
     count = 0
     peak = np.int64(0)
     for i in order:
@@ -39,7 +62,7 @@ def place(lower, upper, extent, alignment, order, limit):
                         top = -(-top // align) * align
         offset = top if best < 0 else best
         if offset + size >= limit:
-            return offsets, np.int64(-1)
+            return np.int64(-1)
         peak = max(peak, offset + size)
         low, high = 0, count
         while low < high:
@@ -49,24 +72,17 @@ def place(lower, upper, extent, alignment, order, limit):
             else:
                 high = middle
         for k in range(count, low, -1):
-            placed[k] = placed[k - 1]
+            for c in range(4):
+                placed[k, c] = placed[k - 1, c]
         placed[low, 0], placed[low, 1], placed[low, 2], placed[low, 3] = begin, end, offset, offset + size
         count += 1
         offsets[i] = offset
-    return offsets, peak
+    return peak
 
 
 @_compiled
-def rise(lower, upper, extent, alignment, order):
-    """Offsets and their peak: always the unplaced buffer that can lie lowest is placed next.
-
-    All int64[n]; ties are broken by `order`. O(n^2). What overlaps a placed buffer lies above it from
-    then on, so that a gap below stays empty: a skyline, filled from its lowest place.
-    """
-    n = len(order)
-    offsets = np.zeros(n, np.int64)
-    floor = np.zeros(n, np.int64)
-    left = order[extent[order] > 0]
+def _rise(lower, upper, extent, alignment, left, offsets, floor):
+    """The peak; fills `offsets`. `left` is changed, `floor` is 0 for all."""
     count = len(left)
     peak = np.int64(0)
     while count:
@@ -86,4 +102,4 @@ def rise(lower, upper, extent, alignment, order):
             if lower[j] < upper[i] and upper[j] > lower[i] and floor[j] < top:
                 align = alignment[j]
                 floor[j] = top if align == 1 else -(-top // align) * align
-    return offsets, peak
+    return peak

@@ -30,10 +30,15 @@ Segment: TypeAlias = tuple[Array, Array, Array]
 #   facts: [state, 4] bytes alive, state before, step between, stack.
 #   table: states by hash, -1 where empty.
 States: TypeAlias = tuple[Array, Array, Array]
-# Bytes during and after a step, and the steps to take; dying and placed storages of one step.
-Scratch: TypeAlias = tuple[Array, Array, Array, Array, Array]
+# Bytes during and after a step, and the steps to take; dying and placed storages of one step; a set of steps;
+# a heap of what was refused. Compiled code makes no array: what numba brings for that takes longer to compile.
+Scratch: TypeAlias = tuple[Array, Array, Array, Array, Array, Array, Array]
 
-_inlined: Any = numba.njit(cache=True, forceinline=True, error_model="numpy")
+# Functions that only compiled ones call: without those that numba adds for Python and C.
+_inner: Any = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_inlined: Any = numba.njit(
+    forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 
 FIRST_ROOM = 1 << 12  # states of the first try; each other has eight times as many
 NO_LIMIT = (1 << 62) - 1
@@ -195,7 +200,13 @@ def _search(s: _Segment, live: int, budget: int, states: int, limit: int) -> tup
         results = np.array([live, budget, 0, limit], np.int64)
         sets, facts = np.zeros((room, 2 * s.words), np.uint64), np.zeros((room, 4), np.int64)
         table = np.full(1 << (2 * room).bit_length(), -1, np.int64)
-        fits = _explore((s.numbers, s.needs, s.touch), (sets, facts, table), order, results)
+        scratch = (
+            *(np.zeros(s.n, np.int64) for _ in range(3)),
+            *(np.zeros(len(s.touch), np.bool_) for _ in range(2)),
+            np.zeros(s.words, np.uint64),
+            np.zeros((4 * room, 3), np.int64),
+        )
+        fits = _explore((s.numbers, s.needs, s.touch), (sets, facts, table), scratch, order, results)
         left, peak, count = map(int, results[:3])
         if fits:
             return order, peak, left, count
@@ -204,7 +215,7 @@ def _search(s: _Segment, live: int, budget: int, states: int, limit: int) -> tup
         room *= 8
 
 
-@numba.njit(cache=True, error_model="numpy")
+@_inner
 def _slot(table: Array, sets: Array, words: int, row: Array) -> Any:
     """Where a set of steps is in the table, or where it would be."""
     h = np.uint64(0x9E3779B97F4A7C15)
@@ -223,7 +234,7 @@ def _slot(table: Array, sets: Array, words: int, row: Array) -> Any:
     return at
 
 
-@numba.njit(cache=True, error_model="numpy", boundscheck=False)
+@_inner
 def _effect(
     i: int, before: Array, numbers: Array, touch: Array, dying: Array, placed: Array
 ) -> tuple[int, int]:
@@ -293,7 +304,7 @@ def _ways(state: int, live: int, budget: int, given: Segment, states: States, sc
     runs and after it go to `during` and `after`.
     """
     numbers, needs, touch = given
-    during, after, ways, dying, placed = scratch
+    during, after, ways, dying, placed, _, _ = scratch
     n, words, one, number = needs.shape[0], needs.shape[1], np.uint64(1), 0
     sets = states[0]
     done = sets[state, :words]
@@ -344,7 +355,7 @@ def _visit(i: int, state: int, live: int, given: Segment, states: States, count:
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _explore(given: Segment, states: States, order: Array, results: Array) -> bool:
+def _explore(given: Segment, states: States, scratch: Scratch, order: Array, results: Array) -> bool:
     """Fill `order`; False when there are more states than room, or the peak is above the limit.
 
     `results` are bytes alive before, budget, 0, limit; then bytes alive after, peak, states.
@@ -352,18 +363,18 @@ def _explore(given: Segment, states: States, order: Array, results: Array) -> bo
     numbers, needs, touch = given
     sets, facts, table = states
     n, words, one = needs.shape[0], needs.shape[1], np.uint64(1)
-    during, after, ways = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
-    dying, placed = np.zeros(len(touch), np.bool_), np.zeros(len(touch), np.bool_)
-    scratch = during, after, ways, dying, placed
-    row = np.zeros(words, np.uint64)
+    during, after, ways, dying, placed, row, refused = scratch
     budget, limit, least = results[1], results[3], np.int64(NO_LIMIT)  # of what is above the limit
     for i in range(n):
-        if not needs[i].any():
+        free = True
+        for w in range(words):
+            free &= needs[i, w] == 0
+        if free:
             sets[0, words + i // 64] |= one << np.uint64(i % 64)
     facts[0, 0] = results[0]
     table[_slot(table, sets, words, row)] = 0
     count, high = 1, 1
-    refused, waiting = np.zeros((4 * len(sets), 3), np.int64), 0  # a heap
+    waiting = 0  # in the heap
     while high or waiting:
         # The next ways on: of a state of the stack, else the cheapest that was refused.
         if high:

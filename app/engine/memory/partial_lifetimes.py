@@ -48,12 +48,12 @@ def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
         keys = ranks.pop(0)
         offsets = np.zeros(len(extents), np.int64)
         order = np.lexsort([-key for key in reversed(keys)])
-        found = int(_settle(order, rows, alignments, bound, peak, tries, offsets))
+        found = _settle(order, rows, alignments, bound, peak, tries, offsets)
         if found < peak:
             peak, best = found, offsets
         if peak > bound and not looked:
             unit = int(np.gcd.reduce(alignments))
-            higher = int(disjunctive_bound.raised(bound, peak, rows, unit, disjunctive_bound.NODES))
+            higher = disjunctive_bound.raised(bound, peak, rows, unit, disjunctive_bound.NODES)
             if higher > bound:
                 ranks.insert(0, keys)  # a bound that can be met tells better what fails
             bound, looked = higher, True
@@ -63,46 +63,62 @@ def improve(problem: Problem, known: Solution, tries: int = TRIES) -> Solution:
     return Solution(placed, peak, bound, peak == bound, "slices, moved to the front where they fail")
 
 
-@numba.njit(cache=True)
 def _neighbours(pieces: Array, owners: Array, most: int) -> tuple[Array, Array]:
     """Pieces of other buffers that are live with each: where its list begins, and all lists in a row.
 
     With more than `most` entries in all there are no lists, and the first array is empty.
     """
-    by_start = np.argsort(pieces[:, 2])
-    begins, entries = np.zeros(len(pieces) + 1, np.int64), np.zeros(0, np.int32)
-    live = np.zeros(len(pieces), np.int64)
-    for fill in (False, True):
-        filled, total, count = begins[:-1].copy(), 0, 0
-        for p in by_start:
-            kept = 0
-            for i in range(count):
-                q = live[i]
-                if pieces[q, 3] <= pieces[p, 2]:
-                    continue
-                live[kept] = q
-                kept += 1
-                if owners[p] == owners[q]:
-                    continue
-                total += 2
-                if fill:
-                    entries[filled[p]], entries[filled[q]] = q, p
-                    filled[p] += 1
-                    filled[q] += 1
-                else:
-                    begins[p + 1] += 1
-                    begins[q + 1] += 1
-            live[kept] = p
-            count = kept + 1
-            if total > most:
-                return begins[:0], entries
-        if not fill:
-            begins = np.cumsum(begins)
-            entries = np.zeros(total, np.int32)
+    by_start = np.argsort(pieces[:, 2], kind="stable")
+    live, counts, none = (np.zeros(n, np.int64) for n in (len(pieces), len(pieces), 0))
+    entries = np.zeros(0, np.int32)
+    total = _list(pieces, owners, by_start, most, live, counts, entries)
+    if total > most:
+        return none, entries
+    begins = np.concatenate(([0], np.cumsum(counts)))
+    entries = np.zeros(total, np.int32)
+    _list(pieces, owners, by_start, most, live, begins[:-1].copy(), entries)
     return begins, entries
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
+def _list(
+    pieces: Array, owners: Array, by_start: Array, most: int, live: Array, places: Array, entries: Array
+) -> int:
+    """Entries of all lists, or more than `most`; writes them where there are some.
+
+    Args:
+        pieces: [piece, 4], see `disjunctive_bound.Pieces`.
+        owners: buffers by piece.
+        by_start: pieces by their first step.
+        most: entries that are counted.
+        live: room for as many pieces.
+        places: where the next entry of each piece goes; grows by its entries.
+        entries: filled; empty to count.
+    """
+    total = count = 0
+    for p in by_start:
+        kept = 0
+        for i in range(count):
+            q = live[i]
+            if pieces[q, 3] <= pieces[p, 2]:
+                continue
+            live[kept] = q
+            kept += 1
+            if owners[p] == owners[q]:
+                continue
+            total += 2
+            if len(entries):
+                entries[places[p]], entries[places[q]] = q, p
+            places[p] += 1
+            places[q] += 1
+        live[kept] = p
+        count = kept + 1
+        if total > most:
+            break
+    return total
+
+
+@numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def _lowest_free(
     b: int, given: disjunctive_bound.Pieces, trial: Array, is_placed: Array, alignment: int, taken: Array
 ) -> int:
@@ -129,7 +145,6 @@ def _lowest_free(
     return offset
 
 
-@numba.njit(cache=True)
 def _settle(
     order: Array,
     given: disjunctive_bound.Pieces,
@@ -150,16 +165,30 @@ def _settle(
         tries: placements.
         offsets: filled.
     """
-    starts, _, _, beside, _, extents = given
-    n, limit = len(order), bound
-    trial, is_placed = np.zeros(n, np.int64), np.zeros(n, np.bool_)
-    room = 0
-    for b in range(n):
-        room = max(room, beside[starts[b + 1]] - beside[starts[b]])
-    taken = np.zeros((room, 2), np.int64)
+    starts, beside, n = given[0], given[3], len(order)
+    room = int(np.diff(beside[starts]).max(initial=0))
+    scratch = np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros((room, 2), np.int64)
+    return int(_tried(order, given, alignments, bound, peak, tries, scratch, offsets))
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _tried(
+    order: Array,
+    given: disjunctive_bound.Pieces,
+    alignments: Array,
+    bound: int,
+    peak: int,
+    tries: int,
+    scratch: tuple[Array, Array, Array],
+    offsets: Array,
+) -> int:
+    """What `_settle` returns. `scratch` is room for offsets, for what is placed, and for `_lowest_free`."""
+    trial, is_placed, taken = scratch
+    extents, n, limit = given[5], len(order), bound
     for attempt in range(tries):
         top, failed = 0, -1
-        is_placed[:] = False
+        for b in range(n):
+            is_placed[b] = False
         for at in range(n):
             b = order[at]
             offset = _lowest_free(b, given, trial, is_placed, alignments[b], taken)
@@ -171,7 +200,8 @@ def _settle(
             trial[b], is_placed[b] = offset, True
         else:
             peak = top
-            offsets[:] = trial
+            for b in range(n):
+                offsets[b] = trial[b]
         if failed < 0:
             break
         moved = order[failed]

@@ -26,7 +26,7 @@ from app.engine.model.mxnet import convert as symbols
 from app.engine.model.mxnet import symbol_file
 from app.engine.model.mxnet.operator_graph import operator_graph
 from app.engine.model.proto_graphs import all_graphs, all_nodes, nodes_of
-from app.engine.model.runtime_operators import spellings
+from app.engine.model.runtime_operators import MICROSOFT, spellings
 from app.engine.model.schema_check import domain_of
 from app.engine.model.shape_inference import tensor_rules
 from app.engine.model.spool import Spool
@@ -37,6 +37,7 @@ from app.engine.types.limits import Limits
 from app.engine.types.storage import DECLARED, is_note
 
 FLOOR = 21  # opset that every graph is raised to
+CONTRIB_FLOOR = 23  # of graphs with operators of onnxruntime, which are said in those of this opset
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
 _SHIPPED = 1024  # byte: larger weights do not travel through the converter
 _RESHAPES, _PER_AXIS = 5, 13  # opsets in which Reshape got an operand for its shape, and Hardmax one axis
@@ -87,12 +88,14 @@ def load(
     """
     proto, nodes = parse(path, external or {}, limits)
     kept_notes = {
-        t.name: {p.key: p.value for p in t.metadata_props if is_note(p.key)}
-        for t in proto.graph.initializer
-        if t.metadata_props
+        v.name: {p.key: p.value for p in v.metadata_props if is_note(p.key)}
+        for v in (*proto.graph.initializer, *proto.graph.output)
+        if v.metadata_props
     }
     notes: list[str] = []
     kept = _detach(proto, spool)
+    if any(n.domain == MICROSOFT or n.op_type in spellings() for n in all_nodes(proto.graph.node)):
+        floor = max(floor, CONTRIB_FLOOR)
     proto = _converted(proto, limits, notes, kept.keys(), floor)
     model = _represented(proto)
     for name, value in model.graph.initializers.items():
@@ -109,9 +112,9 @@ def load(
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")
     RemoveInitializersFromInputsPass()(model)
-    for name, found in kept_notes.items():  # the converter drops what tensors say of themselves
-        if name in model.graph.initializers:
-            model.graph.initializers[name].metadata_props.update(found)
+    for value in (*model.graph.initializers.values(), *model.graph.outputs):
+        # The converter drops what tensors and outputs say of themselves.
+        value.metadata_props.update(kept_notes.get(value.name or "", {}))
     model.ir_version = max(proto.ir_version, IR_VERSION)
     model.opset_imports.setdefault("", floor)
     symbol = operator_graph(symbol_file.read(path, limits)) if symbol_file.is_symbol(path) else None
@@ -301,6 +304,7 @@ def _set_aside(proto: onnx.ModelProto) -> Iterator[None]:
     for node in all_nodes(proto.graph.node):
         if not node.domain and node.op_type in spellings():
             node.domain = ASIDE
+    proto.opset_import.add(domain=ASIDE, version=1)
     try:
         yield
     finally:
@@ -311,6 +315,9 @@ def _put_back(proto: onnx.ModelProto) -> None:
     for node in all_nodes(proto.graph.node):
         if node.domain == ASIDE:
             node.domain = ""
+    kept = [e for e in proto.opset_import if e.domain != ASIDE]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
 
 
 def _detach(proto: onnx.ModelProto, spool: Spool | None) -> dict[str, ir.TensorProtocol]:

@@ -32,6 +32,36 @@ def check(model: ir.Model) -> None:
         _check_node(node, model.opset_imports)
 
 
+def result_follows(node: ir.Node, opsets: Mapping[str, int], dtypes: Collection[ir.DataType]) -> bool:
+    """True if the outputs that have one of these types have it from inputs, not from an attribute alone.
+
+    False for an operator without a schema.
+    """
+    domain = domain_of(node.domain)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 0), domain)
+    except SchemaError:
+        return False
+    read = {f.type_str for f in schema.inputs}
+    for index, value in enumerate(node.outputs):
+        formal = schema.outputs[min(index, len(schema.outputs) - 1)]
+        if value.name and value.dtype in dtypes and formal.type_str not in read:
+            if not _CHOSEN.get(node.op_type, frozenset()) & node.attributes.keys():
+                return node.op_type in _CHOSEN
+            return False
+    return True
+
+
+# Attributes that choose the type of a result, which is that of an operand where they are left out.
+_CHOSEN: Mapping[str, frozenset[str]] = {
+    "Bernoulli": frozenset({"dtype"}),
+    "DequantizeLinear": frozenset({"output_dtype"}),
+    "EyeLike": frozenset({"dtype"}),
+    "RandomNormalLike": frozenset({"dtype"}),
+    "RandomUniformLike": frozenset({"dtype"}),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Formal:
     """An input as a schema has it; `variable` names its type, None where each operand has its own."""

@@ -117,7 +117,10 @@ def _times(_node: ir.Node, _output: ir.Value, x: Array) -> Array:
     return x
 
 
-# What each operator makes of a view of its first input; None where elements would have to move.
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+# What each operator makes of a view of its first input; None where elements would have to move. A Cast widens
+# 16-bit floats, which kernels do as they load keys and values.
 MOVES: Mapping[str, Callable[[ir.Node, ir.Value, Array], Array | None]] = {
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"), _reshape),
     "Transpose": _transpose,
@@ -125,6 +128,7 @@ MOVES: Mapping[str, Callable[[ir.Node, ir.Value, Array], Array | None]] = {
     "Gather": _gather,
     "Split": _split,
     "Mul": _times,
+    "Cast": _times,
 }
 
 
@@ -136,7 +140,15 @@ def _moved_input(node: ir.Node) -> ir.Value | None:
         return None
     if node.op_type == "Mul":
         return _scaled(node)[0]
+    if node.op_type == "Cast" and not is_widening(node):
+        return None
     return node.inputs[0]
+
+
+def is_widening(node: ir.Node) -> bool:
+    """True of a Cast from 16-bit floats to float32."""
+    source = node.inputs[0]
+    return source is not None and source.dtype in HALVES and node.outputs[0].dtype == ir.DataType.FLOAT
 
 
 def _scaled(node: ir.Node) -> tuple[ir.Value | None, float]:

@@ -149,16 +149,16 @@ def first_element(part: Part, layout: Layout) -> int | str:
     Both have the same layout. In the last block of a part there may be lanes of the next one: to who
     reads it they are padding.
     """
-    shape, lanes = graph.static_shape(part.whole), dict(layout.blocks)
+    shape = graph.static_shape(part.whole)
     taken = []
     for axis in layout.order:
-        r, n = part.taken[axis], lanes.get(axis, 1)
+        r, n = part.taken[axis], layout.lanes(axis)
         if len(r) > 1 and r.step != 1:
             return f"{part.part.name!r} takes every {r.step}th element of {part.whole.name!r}"
         if r.start % n:
             return f"{part.part.name!r} begins within a block of {part.whole.name!r}"
         taken.append(range(r.start // n, -(-(r.start + len(r)) // n)))
-    taken += [range(n) for n in lanes.values()]
+    taken += [range(n) for _, n in layout.blocks]
     extents = layout.physical_shape(shape)
     outer = next((i for i, r in enumerate(taken) if len(r) != 1), len(taken))
     if any(len(r) != n for r, n in list(zip(taken, extents))[outer + 1 :]):

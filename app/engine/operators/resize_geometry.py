@@ -12,6 +12,7 @@ from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.strides import Indices
 
 INTERPOLATED = ("float32", "float64")
+HALVES = ("float16", "bfloat16")  # that are float32 once they are loaded
 
 
 def resized_axes(node: ir.Node) -> tuple[ResizedAxis, ...]:
@@ -57,7 +58,13 @@ def nearest_rejection(group: Group, _context: PlanningContext) -> str | None:
     rounding = graph.attribute(group.anchor, "nearest_mode", "round_prefer_floor")
     if rounding not in ROUNDINGS:
         return f"nearest_mode {rounding!r} is unknown"
-    return _follows_rejection(group) or _rejection(group, nodes=2)
+    return _follows_rejection(group) or _rejection(group, nodes=2) or _converted(group.anchor)
+
+
+def _converted(node: ir.Node) -> str | None:
+    """Reason why elements that are only moved keep no type."""
+    x, y = data(node), node.outputs[0]
+    return None if x.dtype == y.dtype else f"elements of {graph.dtype(x)} become {graph.dtype(y)}"
 
 
 def _follows_rejection(group: Group) -> str | None:
@@ -102,8 +109,8 @@ def taps_rejection(group: Group, _context: PlanningContext) -> str | None:
     if _mode(group.anchor) not in ("linear", "cubic"):
         return f"mode {_mode(group.anchor)!r}, this is for 'linear' and 'cubic'"
     kind = str(graph.dtype(data(group.anchor)))
-    if kind not in INTERPOLATED:
-        return f"interpolation of {kind} has no kernel, float32 and float64 have"
+    if kind not in (*INTERPOLATED, *HALVES):
+        return f"interpolation of {kind} has no kernel, floats have"
     return _rejection(group)
 
 

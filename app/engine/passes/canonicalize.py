@@ -16,8 +16,22 @@ from app.engine.model import naming
 from app.engine.model.shape_inference import inference
 from app.engine.passes import outside_core
 from app.engine.passes.infer_types import DECLARED, TYPED
-from app.engine.rewrites import algebraic, constant_folding, cse, gradients, quantization, transpose_sinking
+from app.engine.rewrites import (
+    algebraic,
+    classical,
+    constant_folding,
+    contrib,
+    contrib_attention,
+    contrib_quantized,
+    cse,
+    float_widening,
+    gradients,
+    quantization,
+    transpose_sinking,
+)
 from app.engine.types.errors import GraphError
+
+WIDENING = "numba-cpu"  # the backend whose kernels compute 16-bit floats in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,11 @@ class Canonicalize:
         model = compilation.model
         lift_initializers(model)
         graph.order_by_wiring(model.graph)
-        applied = reduce(model, self.growth, typed=model.meta.pop(TYPED, False))
+        wide = WIDENING in compilation.target.backends
+        applied = float_widening.widen(model) if wide else Counter()
+        applied += reduce(model, self.growth, typed=model.meta.pop(TYPED, False))
+        if wide and (more := float_widening.widen(model)):  # what came out of bodies and composites
+            applied += more + reduce(model, self.growth, typed=True)
         _check_types(model)
         outside = outside_core.outside_core(model.graph, compilation.registry.core)
         notes = (*compilation.notes, *_notes(applied, model), *outside_core.told(outside))
@@ -66,6 +84,10 @@ def reduce(
     rows = (
         *constant_folding.rows(constant_folding.Budget(growth)),
         *gradients.ROWS,
+        *contrib.ROWS,
+        *contrib_attention.ROWS,
+        *contrib_quantized.ROWS,
+        *classical.ROWS,
         *quantization.ROWS,
         *more,
         *algebraic.ROWS,

@@ -26,8 +26,9 @@ class InferStorage:
     """How values are stored: as this project chooses, or as MXNet would (`options.semantics`).
 
     By itself the project stores values of a run dense, but for inputs that the job declares sparse and for
-    gradients of gathered rows, where that saves time. The storage type of a constant is the choice of an
-    implementation, by cost. A node that only the reference evaluator can run falls back.
+    gradients of gathered rows, where that saves time. Outputs are dense, but for those of them that the model
+    declares sparse. The storage type of a constant is the choice of an implementation, by cost. A node that
+    only the reference evaluator can run falls back.
     """
 
     fallback_backend: str = "reference"
@@ -46,11 +47,12 @@ class InferStorage:
         if compilation.options.semantics == "mxnet-1.9":
             return self._as_mxnet(compilation)
         storage = {value: storage_type(value, compilation.cache) for value in graph.values(compilation.graph)}
-        found, notes = chosen(compilation, _declared(compilation))
+        returned = _returned(compilation)
+        found, notes = chosen(compilation, _declared(compilation), returned)
         compilation = compilation.with_plan(storage={**storage, **found.storage})
         compilation = replace(compilation, notes=(*compilation.notes, *notes))
         if found.storage:
-            compilation = insert_dense(compilation, found.required)
+            compilation = insert_dense(compilation, found.required, returned)
         return compilation.with_plan(dispatch=self._dispatch(compilation, _modes(found)))
 
     def _as_mxnet(self, compilation: Compilation) -> Compilation:
@@ -112,6 +114,12 @@ def _declared(compilation: Compilation) -> dict[ir.Value, StorageType]:
         for name, declared in compilation.bindings.storage.items()
         if name in inputs
     }
+
+
+def _returned(compilation: Compilation) -> dict[ir.Value, StorageKind]:
+    """Storage types that the model declares for its outputs."""
+    kinds = {v: compilation.bindings.returned.get(v.name or "", _DENSE) for v in compilation.graph.outputs}
+    return {value: kind for value, kind in kinds.items() if kind != _DENSE}
 
 
 def _modes(found: Sparse) -> dict[ir.Node, DispatchMode]:

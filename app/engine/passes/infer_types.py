@@ -14,6 +14,8 @@ from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.model import given_tensors, naming, operand_types
 from app.engine.model.shape_inference import inference
+from app.engine.operators import forest
+from app.engine.storage.inference import declared
 from app.engine.types.errors import GraphError, InputError
 from app.engine.types.limits import memory_bytes
 from app.engine.types.sparse_array import LARGEST
@@ -89,7 +91,11 @@ class InferTypes:
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
         operand_types.check(model)
-        return replace(compilation, source=source)
+        for node in model.graph.all_nodes():
+            if node.domain == forest.DOMAIN and node.op_type in forest.OPERATORS:
+                forest.check(node)
+        returned = {v.name or "": kind for v in model.graph.outputs if (kind := declared(v)) is not None}
+        return replace(compilation, source=source, bindings=replace(bindings, returned=returned))
 
 
 def _races(compilation: Compilation) -> bool:

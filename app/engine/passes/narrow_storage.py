@@ -2,6 +2,9 @@
 
 Sums, statistics and functions stay float32 inside of kernels; what is written to memory is rounded. Inputs
 and outputs of the graph stay as they are, casts stand next to them and around what has no such kernel.
+
+On CPUs a graph of 16-bit floats computes in float32 between casts (`app.engine.rewrites.float_widening`).
+Kernels that convert what they load and store take the place of these casts.
 """
 
 from collections.abc import Mapping
@@ -16,18 +19,28 @@ from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.core.plan_editor import PlanEditor
 from app.engine.core.registry import PlanningContext
+from app.engine.operators.attention_pattern import is_widening
+from app.engine.passes.canonicalize import WIDENING
 from app.engine.passes.partition import single
 from app.engine.types.precision import resolve
 
 HALVES: Mapping[str, ir.DataType] = {"bf16": ir.DataType.BFLOAT16, "fp16": ir.DataType.FLOAT16}
 # Inputs that are float32 whatever the data is.
 FIXED: Mapping[str, tuple[int, ...]] = {"Resize": (1, 2), "Upsample": (1,)}
+# Operators whose kernels for CPUs convert 16-bit floats as they load and store them.
+CONVERTING = frozenset(
+    {"Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "GroupNormalization"}
+    | {"InstanceNormalization", "BatchNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization"}
+    | {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"}
+    | {"ReduceLogSum", "ReduceSumSquare", "ReduceLogSumExp", "GlobalAveragePool", "GlobalMaxPool"}
+    | {"GlobalLpPool", "MaxPool", "AveragePool", "LpPool", "Resize", "Upsample"}
+)
 ROUNDS = 4  # of leaving out what no kernel takes
 
 
 @dataclass(frozen=True)
 class NarrowStorage:
-    """For targets whose kernels read and write 16-bit floats; elsewhere nothing is changed."""
+    """Where kernels read and write 16-bit floats: all values on GPUs, those that are cast on CPUs."""
 
     name: ClassVar[str] = "narrow_storage"
     reads: ClassVar[tuple[str, ...]] = ()
@@ -36,6 +49,8 @@ class NarrowStorage:
 
     def __call__(self, compilation: Compilation) -> Compilation:
         """The graph with other element types, and a note."""
+        if WIDENING in compilation.target.backends:
+            return _without_casts(compilation)
         used = resolve(compilation.options, compilation.target).used
         if compilation.target.device != "cuda" or used not in HALVES:
             return compilation
@@ -66,6 +81,64 @@ def _refused(compilation: Compilation) -> frozenset[str]:
         if not any(row.op != "*" and row.rejection_reason(group, context) is None for row in rows):
             refused.add(node.name or "")
     return frozenset(refused)
+
+
+def _without_casts(compilation: Compilation) -> Compilation:
+    """The graph without the casts that kernels of CONVERTING make needless; it is changed in place.
+
+    Libraries take nodes of one type only: what they are given stays as it is.
+    """
+    for node in tuple(compilation.graph):
+        if node.op_type not in CONVERTING or node.domain or not _is_own(node, compilation):
+            continue
+        for index, value in enumerate(node.inputs):
+            cast = None if value is None else value.producer()
+            if cast is not None and _widens(cast):
+                node.replace_input_with(index, cast.inputs[0])
+                if not _accepted(node, compilation):
+                    node.replace_input_with(index, value)
+                elif not cast.outputs[0].uses():
+                    compilation.graph.remove(cast, safe=True)
+        for value in node.outputs:
+            uses = value.uses()
+            cast = next(iter(uses)).node if len(uses) == 1 and not value.is_graph_output() else None
+            if cast is not None and _narrows(cast) and _is_own(cast, compilation):
+                kind, value.type = value.type, cast.outputs[0].type
+                if not _accepted(node, compilation):
+                    value.type = kind
+                    continue
+                name = cast.outputs[0].name
+                cast.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+                compilation.graph.remove(cast, safe=True)
+                value.name = name
+    return compilation
+
+
+def _is_own(node: ir.Node, compilation: Compilation) -> bool:
+    """True if no library is given the node, by measurement or by the order of the backends."""
+    if compilation.assignment:
+        return compilation.assignment.get(node.name or "", "").partition("#")[0] == WIDENING
+    first = compilation.target.backends[: compilation.target.backends.index(WIDENING)]
+    return not compilation.registry.libraries(first)
+
+
+def _widens(node: ir.Node) -> bool:
+    """True of a Cast from 16-bit floats to float32."""
+    return node.op_type == "Cast" and not node.domain and is_widening(node)
+
+
+def _narrows(node: ir.Node) -> bool:
+    """True of a Cast from float32 to 16-bit floats."""
+    value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+    return value is not None and value.dtype == ir.DataType.FLOAT and node.outputs[0].dtype in HALVES.values()
+
+
+def _accepted(node: ir.Node, compilation: Compilation) -> bool:
+    """True if a kernel takes a node alone with the types that its values have."""
+    group = single(node, compilation.registry)
+    context = PlanningContext.of(compilation)
+    rows = compilation.registry.candidates(group.op, (WIDENING,))
+    return any(row.op != "*" and row.rejection_reason(group, context) is None for row in rows)
 
 
 class _Narrowing:

@@ -59,6 +59,9 @@ def fitting(build: Build) -> Program:
     budget = missed.available
     start = search.start()
     nearest = search.descended(start, budget)
+    if _peak(nearest) > budget:
+        # Looking for fewer bytes than the budget leads along other plans, which may reach below it.
+        nearest = min(nearest, _least(_Search(build)), key=_peak)
     if _peak(nearest) <= budget:
         nearest = search.relieved(nearest, start, budget)
     spilled = search.spilled(start, nearest)
@@ -82,8 +85,7 @@ def smallest(build: Build) -> Program:
         CapacityError: not even this plan fits the memory.
     """
     search = _Search(build)
-    start = search.start()
-    best = search.relieved(search.descended(start, 0), start, None)
+    start, best = search.start(), _least(search)
     try:
         found = _bounded(build, best)
     except CapacityError:
@@ -98,8 +100,7 @@ def smallest(build: Build) -> Program:
 def pareto_front(build: Build) -> tuple[Point, ...]:
     """The plans found of which none is both smaller and faster, the smallest first."""
     search = _Search(build)
-    start = search.start()
-    best = search.relieved(search.descended(start, 0), start, None)
+    start, best = search.start(), _least(search)
     search.allow(start, 1)
     for i in range(1, BETWEEN + 1):
         search.closed(start, _peak(best) + (_peak(start) - _peak(best)) * i // (BETWEEN + 1))
@@ -116,6 +117,12 @@ def pareto_front(build: Build) -> tuple[Point, ...]:
         if point.peak_bytes <= budget and (not found or point.seconds < found[-1].seconds):
             found.append(point)
     return tuple(found)
+
+
+def _least(search: "_Search") -> Program:
+    """The plan with the smallest arena found, whatever memory there is."""
+    start = search.start()
+    return search.relieved(search.descended(start, 0), start, None)
 
 
 class _Search:
@@ -172,13 +179,14 @@ class _Search:
         """The best plan that changes at the peak lead to, from the fastest plan on."""
         self.allow(start, DESCENT)
         # Where the bound is met, neither rows nor orders save a byte.
-        proved = _peak(start) <= self.rows(start).bound
+        least = self.rows(start).bound
+        proved = least is not None and _peak(start) <= least
         best = start if proved else self.better(FIRST_CONCESSIONS, start, goal)
         for _ in range(ROUNDS):
             before = best
             if _peak(best) <= goal:
                 break
-            bound = max(self.rows(best).bound, goal)
+            bound = max(self.rows(best).bound or 0, goal)
             if _peak(best) > bound:
                 for limit in dict.fromkeys((bound, (bound + _peak(best)) // 2, _peak(best) - 1)):
                     for at in (start, best):
@@ -268,8 +276,10 @@ def _bounded(build: Build, program: Program) -> Program:
     return build(_concessions(program))
 
 
-def _gap(peak: int, bound: int) -> str:
+def _gap(peak: int, bound: int | None) -> str:
     """Distance of a plan from the bound that no choice of implementations stays below, in words."""
+    if bound is None:
+        return "that no rows take less is not proved: some ask for other memories"
     if peak <= bound:
         return "proved: no rows for these groups take less, in any order"
     share = f", a gap of {peak / bound - 1:.2%}" if bound else ""
@@ -336,9 +346,10 @@ def _worst(program: Program) -> set[int]:
 def _noted(program: Program, note: str) -> Program:
     """The program with a note, and with what is proved of its rows."""
     compilation = program.compilation
-    # The bound counts what slower memories hold too.
-    bound = None if program.placement.banks else RowMemory(program).bound
-    told = note if bound is None else f"{note}; {_gap(_peak(program), bound)}"
+    bound = RowMemory(program).bound
+    told = f"{note}; {_gap(_peak(program), bound)}"
+    if program.placement.banks and bound is not None:  # it counts what slower memories hold too
+        bound, told = None, note
     notes = (*compilation.notes, told)
     return dataclasses.replace(
         program, compilation=dataclasses.replace(compilation, notes=notes, row_bound=bound)

@@ -152,8 +152,14 @@ class RowMemory:
         return list(dict.fromkeys(frozenset(denied) for denied in found if denied))
 
     @cached_property
-    def bound(self) -> int:
-        """Bytes that no rows for these groups stay below, in any order of theirs."""
+    def bound(self) -> int | None:
+        """Bytes that no rows for these groups stay below, in any order of theirs.
+
+        None where a row asks for a memory: what is there is not in the first, and what is copied is in both.
+        """
+        every = ((group, row) for group in self.program.compilation.plan.groups for row in self.rows(group))
+        if any(row.memories(group, self.context) for group, row in every):
+            return None
         from app.engine.memory.optimal_order import least_order  # imports numba
 
         steps, sizes = self._relaxed()

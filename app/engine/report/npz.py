@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from app.engine.types.score_maps import ScoreMaps
+
 
 def write_outputs(path: Path, outputs: Mapping[str, object]) -> None:
     """Outputs as arrays in an .npz, never pickled; an empty optional value is left out.
@@ -21,6 +23,8 @@ def _plain(name: str, value: object) -> Iterable[tuple[str, Any]]:
     """Arrays of numbers or strings of fixed length, by name."""
     if value is None:
         return ()
+    if isinstance(value, ScoreMaps):
+        return (f"{name}.keys", np.asarray(value.labels)), (f"{name}.values", value.scores)
     if isinstance(value, list):
         if value and all(isinstance(v, dict) and list(v) == list(value[0]) for v in value):
             rows = np.array([list(v.values()) for v in value])

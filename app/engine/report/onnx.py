@@ -1,6 +1,6 @@
 """Export as one plain ONNX file that any runtime can run."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,12 +13,14 @@ from app.engine.model.spool import Spool
 from app.engine.passes.infer_types import DECLARED_SHAPES, bound_inputs
 from app.engine.types import map_type
 from app.engine.types.errors import ModelTooLargeError
+from app.engine.types.storage import DECLARED, SPARSE_GRADIENT
 
 LARGEST = 2**31 - 1  # byte; what one protobuf message can hold
 STREAMED = 1024  # byte; larger weights never lie in a message
 
 Weights: TypeAlias = Mapping[str, ir.TensorProtocol]
 NO_WEIGHTS: Weights = {}
+_Parts: TypeAlias = Iterable[onnx.ValueInfoProto | onnx.TensorProto | onnx.NodeProto]
 # Field numbers: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
@@ -219,18 +221,21 @@ def _varint(number: int) -> bytes:
 
 
 def _strip(graph: onnx.GraphProto) -> None:
-    """Drop comments and metadata, nested graphs included."""
+    """Drop comments and metadata, nested graphs included, but what is read of outputs and lookups."""
     del graph.metadata_props[:]
     graph.ClearField("doc_string")
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        del value.metadata_props[:]
-        value.ClearField("doc_string")
-    for tensor in graph.initializer:
-        del tensor.metadata_props[:]
-        tensor.ClearField("doc_string")
+    parts: tuple[tuple[_Parts, str], ...] = (
+        *((found, "") for found in (graph.input, graph.value_info, graph.initializer)),
+        (graph.output, DECLARED),
+        (graph.node, SPARSE_GRADIENT),
+    )
+    for found, kept in parts:
+        for part in found:
+            told = [p for p in part.metadata_props if p.key == kept]
+            del part.metadata_props[:]
+            part.metadata_props.extend(told)
+            part.ClearField("doc_string")
     for node in graph.node:
-        del node.metadata_props[:]
-        node.ClearField("doc_string")
         for attribute in node.attribute:
             attribute.ClearField("doc_string")
             for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):

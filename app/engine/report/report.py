@@ -165,7 +165,10 @@ def _memories(compilation: Compilation) -> list[Json]:
             "size": memory.size,
             "start": start,
             "peak_bytes": solution.peak,
+            # Of the values and copies that live there: another choice of homes may take less.
             "lower_bound": solution.lower_bound,
+            "gap": solution.gap,
+            "proved": solution.proved and not placement.unplanned,
         }
         for memory, start, solution in used
     ]

@@ -9,41 +9,13 @@ import math
 import re
 from collections.abc import Callable
 
-import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, RewriteRule, constant
+from app.engine.core.rewriter import Made, Replacement, RewriteRule
 from app.engine.types.storage import MXNET
 
-
-class _Made:
-    """Nodes of one replacement, in order."""
-
-    def __init__(self, node: ir.Node) -> None:
-        self._name = node.name or node.op_type
-        self.nodes: list[ir.Node] = []
-
-    def __call__(self, op: str, *inputs: ir.Value | None, **attributes: int | tuple[int, ...]) -> ir.Value:
-        given = [
-            ir.AttrInt64(k, v) if isinstance(v, int) else ir.AttrInt64s(k, v) for k, v in attributes.items()
-        ]
-        node = ir.Node("", op, inputs, given)
-        node.outputs[0].name = f"{self._name}.{op}{len(self.nodes)}"
-        self.nodes.append(node)
-        return node.outputs[0]
-
-    def number(self, value: float, like: ir.Value) -> ir.Value:
-        """A constant of the type of another value."""
-        dtype = graph.dtype(like) or np.dtype(np.float32)
-        return constant(np.array(value, dtype), f"{self._name}.{value:g}")
-
-    def axes(self, *numbers: int) -> ir.Value:
-        """A constant list of axes or sizes."""
-        return constant(np.array(numbers, np.int64), f"{self._name}.{'_'.join(map(str, numbers))}")
-
-
-Make = Callable[[_Made, tuple[ir.Value, ...]], tuple[ir.Value, ...]]
+Make = Callable[[Made, tuple[ir.Value, ...]], tuple[ir.Value, ...]]
 
 # Gradients of elementwise operators: of (dy, ...) for every operand of the forward operator.
 _ELEMENTWISE: dict[str, Make] = {
@@ -79,7 +51,7 @@ def elementwise_gradient(node: ir.Node) -> Replacement | None:
         op = _ACTIVATIONS.get(_text(node, "act_type", ""), op)
     if op not in _ELEMENTWISE:
         return None
-    made = _Made(node)
+    made = Made(node)
     return Replacement(_ELEMENTWISE[op](made, _operands(node)), made.nodes)
 
 
@@ -100,7 +72,7 @@ def convolution_gradient(node: ir.Node) -> Replacement | None:
     missing = tuple(
         n - ((o - 1) * s + r - 2 * p) for n, o, s, r, p in zip(shape[2:], results, stride, reach, pad)
     )
-    made = _Made(node)
+    made = Made(node)
     swap = (1, 0, *range(2, rank + 2))
     outputs: list[ir.Value | None] = [
         made("ConvTranspose", dy, w, strides=stride, dilations=dilate, pads=pad + pad, output_padding=missing)
@@ -126,7 +98,7 @@ def fully_connected_gradient(node: ir.Node) -> Replacement | None:
     shape = graph.shape(x)
     if shape is None:
         return None
-    made = _Made(node)
+    made = Made(node)
     flat = x if len(shape) == 2 else made("Reshape", x, made.axes(shape[0], math.prod(shape[1:])))
     dx = made("MatMul", dy, w)
     if len(shape) != 2:
@@ -142,7 +114,7 @@ def product_gradient(node: ir.Node) -> Replacement | None:
     dy, a, b = _operands(node)[:3]
     if any(_text(node, name, "False") in ("True", "1") for name in ("transpose_a", "transpose_b")):
         return None
-    made = _Made(node)
+    made = Made(node)
     return Replacement((made("Gemm", dy, b, transB=1), made("Gemm", a, dy, transA=1)), made.nodes)
 
 

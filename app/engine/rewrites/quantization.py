@@ -13,6 +13,7 @@ import onnx_ir as ir
 from app.engine import reference
 from app.engine.core import graph
 from app.engine.core.rewriter import Replacement, RewriteRule, constant, sole_reader
+from app.engine.rewrites import block_quantized
 from app.engine.types.errors import KernelError
 
 Array = np.ndarray[Any, Any]
@@ -317,6 +318,8 @@ def dequantize_weights(node: ir.Node) -> Replacement | None:
     if any(a is None and v is not None for a, v in zip(arrays, node.inputs)) or source is None:
         return None
     if source.dtype in _COMPUTED and not graph.attribute(node, "block_size", 0):
+        return None
+    if block_quantized.feeds_products(node):
         return None
     try:
         (weights,) = reference.prepare(node)(arrays)

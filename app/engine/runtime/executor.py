@@ -46,7 +46,7 @@ class ProgramExecutor(ABC):
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
-        """Outputs by name, copied out of the program's memory.
+        """Outputs by name, copied out of the program's memory; a `SparseArray` where one is stored sparse.
 
         Raises:
             InputError: an input is missing, unknown, or of another shape or dtype than planned.
@@ -87,7 +87,7 @@ class ProgramExecutor(ABC):
 
 
 def sparse_format(program: Program, value: ir.Value) -> SparseFormat | None:
-    """How an input lies in memory that is stored sparse; None where it is dense, or no tensor."""
+    """How an input or output lies in memory that is stored sparse; None where it is dense, or no tensor."""
     storage = program.compilation.plan.require("storage").get(value)
     if storage is None or storage.kind == "default" or value.is_initializer():
         return None

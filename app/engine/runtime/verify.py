@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.engine.types.errors import NumericsError
+from app.engine.types.score_maps import ScoreMaps
 
 SPREADS = 2.0  # of a quantized model's own spread, that an output may differ by
+_SEQUENCES = (list, ScoreMaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,8 @@ def _difference(name: str, expected: object, found: Mapping[str, object], tolera
 
 
 def _distance(name: str, expected: object, found: object) -> tuple[float, float]:
-    if isinstance(expected, list):
-        if not isinstance(found, list) or len(found) != len(expected):
+    if isinstance(expected, _SEQUENCES):
+        if not isinstance(found, _SEQUENCES) or len(found) != len(expected):
             raise NumericsError(f"output {name!r}: the sequences differ in length", pointer=f"value:{name}")
         pairs = [_distance(name, a, b) for a, b in zip(expected, found, strict=True)]
         return max((p[0] for p in pairs), default=0.0), max((p[1] for p in pairs), default=0.0)

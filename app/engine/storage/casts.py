@@ -59,9 +59,13 @@ def insert_casts(
 
 
 def insert_dense(
-    compilation: Compilation, required: Mapping[Group, Mapping[ir.Value, StorageKind]]
+    compilation: Compilation,
+    required: Mapping[Group, Mapping[ir.Value, StorageKind]],
+    returned: Mapping[ir.Value, StorageKind],
 ) -> Compilation:
     """The compilation with casts to dense before groups that do not require a sparse value as it is stored.
+
+    Outputs of the graph are cast too, but those that are `returned` in their storage type.
 
     Raises:
         GraphError: no backend of the target casts.
@@ -71,7 +75,7 @@ def insert_dense(
         kinds = required.get(group, {})
         work.densify(group, [v for v in group.inputs if work.kind(v) != kinds.get(v, "default")])
     for value in dict.fromkeys(compilation.graph.outputs):
-        if work.kind(value) != "default":
+        if work.kind(value) not in ("default", returned.get(value)):
             work.give_out(value)
     return work.finish()
 

@@ -1,7 +1,8 @@
-"""Storage types of values of a run by cost: which declared inputs, and which gradients, stay sparse.
+"""Storage types of values of a run: which declared inputs and outputs, and which gradients, are sparse.
 
 Each is tried: every group that a sparse value reaches takes the cheapest of its rows, those that read or
-make sparse values among them, and casts count. What saves no predicted or measured time stays dense.
+make sparse values among them, and casts count. What saves no predicted or measured time stays dense, but for
+outputs that the model declares sparse: these are wherever a row makes them so in no more bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from app.engine.buffers.graph_order import stable_order
 from app.engine.core import graph
 from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
@@ -40,13 +42,36 @@ class Sparse:
         return any(self.required.values())
 
 
-def chosen(compilation: Compilation, declared: Mapping[ir.Value, StorageType]) -> tuple[Sparse, list[str]]:
-    """Values that stay sparse, and notes why; `declared` are inputs that the job declares sparse."""
-    search = _Search(compilation, declared)
-    seeds: list[ir.Value | Group] = [*declared, *search.makers()]
+def chosen(
+    compilation: Compilation, declared: Mapping[ir.Value, StorageType], returned: Kinds
+) -> tuple[Sparse, list[str]]:
+    """Values that stay sparse, and notes why.
+
+    Args:
+        compilation: partitioned and fused.
+        declared: inputs that the job declares sparse.
+        returned: outputs that the model declares sparse.
+    """
+    search = _Search(compilation, declared, returned)
+    makers = search.makers()
     best = Sparse()
     kept: list[ir.Value | Group] = []
     notes: list[str] = []
+    for value, kind in returned.items():
+        leading = [group for group in search.leading_to(value) if group in makers and group not in kept]
+        found = search.trial((*kept, *leading))
+        if not leading or value not in found.storage or found.storage[value].kind != kind:
+            why = "; ".join(found.reasons[:1]) or "no row makes it so"
+            notes.append(f"output {value.name!r} is dense, though it is declared {kind}: {why}")
+            continue
+        gain = found.saved - best.saved
+        told = f"{'saves' if gain >= 0 else 'costs'} {abs(gain) * 1e6:.3g} us"
+        notes.append(
+            f"output {value.name!r} is {described(value, found.storage[value])}, as it is declared: {told}"
+        )
+        kept += leading
+        best = found
+    seeds: list[ir.Value | Group] = [*declared, *(group for group in makers if group not in kept)]
     for seed in seeds:
         found = search.trial((*kept, seed))
         gain = found.saved - best.saved
@@ -71,13 +96,22 @@ def described(value: ir.Value, storage: StorageType) -> str:
 class _Search:
     """Trials of one compilation."""
 
-    def __init__(self, compilation: Compilation, declared: Mapping[ir.Value, StorageType]) -> None:
+    def __init__(
+        self, compilation: Compilation, declared: Mapping[ir.Value, StorageType], returned: Kinds
+    ) -> None:
         self._compilation = compilation
+        self._returned = returned
         self._declared = declared
         self._context = PlanningContext.of(compilation)
         self._partition = compilation.plan.require("partition")
-        self._groups = compilation.plan.groups
+        groups = compilation.plan.groups
+        maker = {v: group for group in groups for v in group.outputs}
+        self._groups = stable_order({g: frozenset(maker[v] for v in g.inputs if v in maker) for g in groups})
         self._dense: dict[Group, float] = {}
+        # Values that declared outputs are, or are computed from, and in which storage type they serve these.
+        self._serving: dict[ir.Value, StorageKind] = {
+            v: kind for value, kind in returned.items() for g in self.leading_to(value) for v in g.outputs
+        }
 
     def makers(self) -> list[Group]:
         """Groups that a row can give a sparse result of dense operands."""
@@ -88,8 +122,18 @@ class _Search:
             and any(r.makes_sparse and not r.inapplicable(group, self._context) for r in self._rows(group))
         ]
 
+    def leading_to(self, output: ir.Value) -> list[Group]:
+        """The group that makes an output, and those whose results of its shape it is computed from."""
+        found: list[Group] = []
+        needed = {output}
+        for group in reversed(self._groups):
+            if needed.intersection(group.outputs):
+                found.append(group)
+                needed.update(v for v in group.inputs if graph.shape(v) == graph.shape(output))
+        return found
+
     def trial(self, seeds: tuple[ir.Value | Group, ...]) -> Sparse:
-        """Each group that a sparse value reaches by its cheapest row."""
+        """Each group that a sparse value reaches by its cheapest row, of such as serve a declared output."""
         storage = {v: self._declared[v] for v in seeds if isinstance(v, ir.Value)}
         required: dict[Group, Kinds] = {}
         cast: set[ir.Value] = set()
@@ -101,6 +145,10 @@ class _Search:
             context = replace(self._context, storage=storage)
             options, rejected = self._options(group, context, may_make=group in seeds)
             reasons += rejected
+            serving = [
+                o for o in options if any(o[1].get(v) == self._serving.get(v, "") for v in group.outputs)
+            ]
+            options = serving or options
             times = []
             for seconds, kinds in options:
                 casts = [v for v in inputs if kinds.get(v) != storage[v].kind and v not in cast]
@@ -113,7 +161,8 @@ class _Search:
             for value in group.outputs:
                 if value in kinds:
                     storage[value] = self._made(group, value, kinds[value], context)
-        given = [v for v in self._compilation.graph.outputs if v in storage]
+        outputs = self._compilation.graph.outputs
+        given = [v for v in outputs if v in storage and storage[v].kind != self._returned.get(v)]
         saved -= sum(self._cast_seconds(v) for v in given if v not in cast)
         return Sparse(storage, required, saved, tuple(reasons))
 

@@ -35,7 +35,7 @@ class StorageColumns:
 
 
 def declared(value: ir.Value) -> StorageKind | None:
-    """The storage type that a model declares for a value.
+    """The storage type that a model declares for an input, initializer or output.
 
     Raises:
         GraphError: it is none of default, row_sparse and csr.

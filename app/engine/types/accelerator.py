@@ -25,6 +25,19 @@ LONGEST_LAYOUT = 32  # characters
 LONGEST_US = 1e9  # microseconds of a point
 WIDEST_BLOCK = 4096  # elements of an axis that all blocks of a layout hold together
 
+# Operators of which a result may be bytes of the operand, or operands bytes of the result.
+VIEW_OPS = (
+    "Concat",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
 RESERVED = ("from", "to", "zero", "if", "loop", "scan")  # names of rows that every device has
 
 _POSITION = re.compile(r"in\d{0,2}|out\d{0,2}|weights")
@@ -171,6 +184,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Views:
+    """Rule of steps that compute nothing: results are bytes of the operand, or operands bytes of the result.
+
+    Attributes:
+        alignment: byte of which the place of a part in the whole must be a multiple; other parts are copied.
+    """
+
+    alignment: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PatternNode:
     """One operator of a pattern.
 
@@ -205,6 +229,8 @@ class AcceleratorRow:
         inplace: (input, output) that may be the same bytes.
         reads: what it needs in padded lanes, see `app.engine.core.registry.Padding`.
         leaves: what it leaves there.
+        views: of a row whose results are no copies; what cannot be a view is copied.
+        cost: of a step; of a row of views, of copying.
     """
 
     name: str
@@ -217,6 +243,7 @@ class AcceleratorRow:
     reads: Literal["any", "zero"] = "zero"
     leaves: Literal["undefined", "zero", "f(0)"] = "undefined"
     limits: Limits = field(default_factory=Limits)
+    views: Views | None = None
     cost: Cost | None = None
 
     @property
@@ -262,6 +289,20 @@ class AcceleratorRow:
         _check_dtypes(self.dtypes, place)
         if self.cost is not None:
             self.cost.check(f"{place}/cost")
+        if self.views is not None:
+            self._check_views(place)
+
+    def _check_views(self, place: str) -> None:
+        """Raises TargetError where results of the row cannot be views."""
+        unknown = next((op for op in self.ops if op not in VIEW_OPS), "a pattern" if self.pattern else None)
+        known = ", ".join(VIEW_OPS)
+        _require(unknown is None, f"{unknown!r} makes no views; there are {known}", f"{place}/views")
+        _require(not self.epilogue, "a row of views computes nothing", f"{place}/epilogue")
+        _require(
+            not self.inplace, "a row of views has no pairs; its values are the same bytes", f"{place}/inplace"
+        )
+        for name, operand in self.operands.items():
+            _require(not operand.memory, "a view is where its operand is", f"{place}/operands/{name}/memory")
 
 
 def _pattern_values(pattern: tuple[PatternNode, ...], place: str) -> tuple[frozenset[str], frozenset[str]]:
@@ -362,6 +403,7 @@ def _row_of(spec: Mapping[str, Any]) -> AcceleratorRow:
             "operands": {name: Operand(**_tuples(o)) for name, o in spec["operands"].items()},
             "inplace": tuple((a, b) for a, b in spec["inplace"]),
             "limits": Limits(**_tuples(limits) | {"attributes": attributes}),
+            "views": None if spec["views"] is None else Views(**spec["views"]),
             "cost": _cost_of(spec["cost"]),
         }
     )

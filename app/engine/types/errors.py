@@ -63,6 +63,10 @@ class SymbolError(GraphError, code="symbol-unsupported"):
     """Nodes that MXNet has no spelling of."""
 
 
+class ExportError(EngineError, code="not-exportable"):
+    """A program that cannot run outside this package."""
+
+
 class DtypeError(GraphError, code="dtype-unsupported"):
     """A data type that nothing here can store or compute."""
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from app.engine.types.storage import DeclaredStorage
+from app.engine.types.storage import DeclaredStorage, StorageKind
 
 Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
+Export = Literal["c", "wheel"]
 Choose = Literal["auto", "first", "measured"]
 
 
@@ -54,6 +55,9 @@ class Options:
             `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
         opset: of the exported canonical graph; None takes that which the graph is planned in.
         external_data: whether its large weights are written to a file beside it.
+        export: libraries of the program for this machine: `c` an archive for C, `wheel` a Python module. With
+            any, `backends` is `numba-cpu` where it is empty.
+        export_name: of the library; empty takes the graph's.
     """
 
     timings: Timings = "auto"
@@ -77,6 +81,8 @@ class Options:
     semantics: Semantics = "stowplan"
     opset: int | None = None
     external_data: bool = False
+    export: tuple[Export, ...] = ()
+    export_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class MemoryConcessions:
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """Bindings of the inputs before planning.
+    """Bindings of the inputs before planning, and storage types of outputs.
 
     Attributes:
         shapes: dimensions by input name.
@@ -145,6 +151,7 @@ class Bindings:
         tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
         ranges: half-open (low, high) by integer input name, from which random values are drawn.
         storage: declared storage types by input name.
+        returned: storage types by output name, which the model declares; other outputs are dense.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -152,3 +159,4 @@ class Bindings:
     tensors: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
+    returned: Mapping[str, StorageKind] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Sparse arrays as a caller gives them, csr or row_sparse, and the checks that they need."""
+"""Sparse arrays as a caller gives and gets them, csr or row_sparse, and the checks that they need."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -116,6 +116,28 @@ class SparseArray:
         else:
             made[np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.indices] = self.values
         return made
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """All elements, for `numpy.asarray`; ValueError where no copy may be made."""
+        if copy is False:
+            raise ValueError("a sparse array is written out into a copy")
+        return self.dense() if dtype is None else self.dense().astype(dtype)
+
+    @classmethod
+    def read(cls, buffer: Array, form: SparseFormat, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Self:
+        """The value that lies in the bytes of its format; its parts are views of them."""
+        heads = buffer[: 4 * form.places].view(np.int64)
+        count = int(heads[-1])
+        tail = shape[1:] if form.kind == "row_sparse" else ()
+        indices = buffer[4 * form.places :][: 4 * count].view(np.int32)
+        nbytes = count * math.prod(tail) * form.itemsize
+        values = buffer[form.values * form.itemsize :][:nbytes].view(dtype).reshape(count, *tail)
+        return cls(form.kind, shape, values, indices, heads if form.kind == "csr" else None)
+
+    def copy(self) -> Self:
+        """The same in memory of its own."""
+        heads = None if self.indptr is None else self.indptr.copy()
+        return replace(self, values=self.values.copy(), indices=self.indices.copy(), indptr=heads)
 
     def write(self, buffer: Array, form: SparseFormat) -> None:
         """Write the parts to the bytes of a value in memory, whose format has room for all entries."""

@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias
 # The last two are for constants: two of four neighbours kept, and blocks of 16 columns.
 StorageKind = Literal["default", "row_sparse", "csr", "2:4", "block16"]
 
-DECLARED = "__storage_type__"  # metadata of an input or initializer, as MXNet names the attribute
+DECLARED = "__storage_type__"  # metadata of an input, initializer or output, as MXNet names the attribute
+SPARSE_GRADIENT = "stowplan.sparse_gradient"  # metadata of a Gather whose table has a row_sparse gradient
 MXNET = "mxnet"  # domain of operators that are MXNet's own
 LETTERS: Mapping[str, StorageKind] = {"d": "default", "r": "row_sparse", "c": "csr"}
 

@@ -29,6 +29,8 @@ ARTIFACTS: Mapping[str, str] = {
     "graph.json": "application/json",
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",
+    "library.tar.gz": "application/gzip",
+    "module.whl": "application/zip",
     "model.onnx": "application/octet-stream",
     "model-symbol.json": "application/json",
     "model-0000.params": "application/octet-stream",

@@ -12,6 +12,8 @@ Source: LLVM language reference, 'noalias' and 'alias.scope' metadata.
 from numba import types
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen import memory
+
 
 def _scope(module):
     domain = module.add_metadata(["stowplan in place"])
@@ -23,9 +25,12 @@ def read(_context, pointer, index):
     """The element pointer[index]."""
 
     def generate(_context, builder, _signature, values):
-        loaded = builder.load(builder.gep(values[0], [values[1]]), align=max(pointer.dtype.bitwidth // 8, 1))
+        address = builder.gep(values[0], [values[1]])
+        half = memory.is_half(address)
+        place = memory.bits_address(builder, address) if half else address
+        loaded = builder.load(place, align=2 if half else max(pointer.dtype.bitwidth // 8, 1))
         loaded.set_metadata("alias.scope", _scope(builder.module))
-        return loaded
+        return memory.widened(builder, loaded, address) if half else loaded
 
     return pointer.dtype(pointer, types.int64), generate
 
@@ -36,11 +41,11 @@ def write(_context, pointer, index, number):
 
     def generate(context, builder, signature, values):
         value = context.cast(builder, values[2], signature.args[2], pointer.dtype)
-        stored = builder.store(
-            value,
-            builder.gep(values[0], [values[1]]),
-            align=max(pointer.dtype.bitwidth // 8, 1),
-        )
+        address, align = builder.gep(values[0], [values[1]]), max(pointer.dtype.bitwidth // 8, 1)
+        if memory.is_half(address):
+            value, align = memory.narrowed(builder, value, address), 2
+            address = memory.bits_address(builder, address)
+        stored = builder.store(value, address, align=align)
         stored.set_metadata("noalias", _scope(builder.module))
         return context.get_dummy_value()
 

@@ -15,6 +15,7 @@ from typing import Any
 from numba import types
 
 from app.kernels.cpu.attention import AttentionSizes
+from app.kernels.cpu.codegen import memory
 from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.tiles import Shapes
@@ -57,8 +58,8 @@ from app.kernels.cpu.codegen.vectormath import exp_falling32
 from LIBRARY0 import COLUMNS, product
 
 LANES = {lanes}
-turn = turner(LANES, COLUMNS)
-copy_rows = rows_copier("float32", LANES, 1)
+turn = turner(LANES, COLUMNS, "{cached}")
+copy_rows = rows_copier("float32", LANES, 1, "{cached}")
 LOWEST, ZERO, ONE = np.float32(-math.inf), np.float32(0), np.float32(1)
 
 
@@ -194,7 +195,7 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
 """
 
 
-def emit(lanes: int, mask: str) -> Sources:
+def emit(lanes: int, mask: str, cached: str = "float32") -> Sources:
     """The module of attention, y[b, h, s, :] = softmax(scale * q k' + mask) v, float32.
 
     q: [b, heads, rows, depth], k: [b, heads / group, keys, depth], v: [.., width]; each begins
@@ -206,10 +207,12 @@ def emit(lanes: int, mask: str) -> Sources:
     Args:
         lanes: float32 in a register.
         mask: T, `float32` or `bool`.
+        cached: type of keys and values, which are float32 once they are packed.
     """
     boolean = mask == "bool"
     kernel = _KERNEL.format(
         lanes=lanes,
+        cached=cached,
         boolean=boolean,
         hides="bias" if boolean else "at(hides, row * mask_q + key)",
         bias="ZERO if mask[j * step] else LOWEST" if boolean else "mask[j * step]",
@@ -218,10 +221,11 @@ def emit(lanes: int, mask: str) -> Sources:
     return product_library("float32", lanes, TILES), kernel
 
 
-def turner(lanes: int, y_row: int) -> Any:
+def turner(lanes: int, y_row: int, source: str = "float32") -> Any:
     """An intrinsic: turn(x, x_row, y, m) sets y[p * y_row + c] = x[c * x_row + p] for c, p below `lanes`.
 
-    Only m >= 1 rows of x are read; beyond them y becomes what the last one holds.
+    Only m >= 1 rows of x, whose elements are of type `source`, are read; beyond them y becomes what the last
+    one holds.
     """
     address, size = types.CPointer(types.float32), types.int64
 
@@ -237,4 +241,4 @@ def turner(lanes: int, y_row: int) -> Any:
             v.store(vector, v.at(y, p * y_row))
         return context.get_dummy_value()
 
-    return typed(types.void(address, size, address, size), generate)
+    return typed(types.void(memory.pointer(source), size, address, size), generate)

@@ -6,6 +6,7 @@ import llvmlite.ir as ll
 from numba import types
 from numba.core import cgutils
 
+from app.kernels.cpu.codegen import memory
 from app.kernels.cpu.codegen.instructions import ELEMENTS, I1, I32, Vectors, number, typed
 
 
@@ -60,15 +61,15 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
     return typed(signature, generate)
 
 
-def rows_copier(dtype: str, lanes: int, stride: int) -> Any:
-    """An intrinsic that copies rows.
+def rows_copier(dtype: str, lanes: int, stride: int, source: str = "") -> Any:
+    """An intrinsic that copies rows of x, whose elements may be 16-bit floats (`source`).
 
     copy(y, y_row, x, x_row, rows, n): y[r * y_row + i] = x[r * x_row + i * stride] for r < rows,
     i < n. Up to lanes - 1 zeros follow each row. x is read at valid places only.
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
-    signature = types.void(address, size, address, size, size, size)
+    signature = types.void(address, size, memory.pointer(source) if source else address, size, size, size)
 
     def generate(context, builder, _signature, values):
         y, y_row, x, x_row, rows, n = values

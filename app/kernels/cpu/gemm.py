@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import (
     FIXED_POINT,
+    HALF_RIGHTS,
     LINE,
     SHAPES,
     TILED_BFLOATS,
@@ -22,8 +21,10 @@ from app.kernels.cpu.codegen.tiles import (
     element,
     lanes_of,
     panel_sizes,
+    right_bytes,
     right_element,
     shapes_of,
+    symbol,
 )
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.expressions import Recipe
@@ -53,9 +54,10 @@ _PRODUCT = """\
 from numba import types
 from app.kernels.cpu.codegen.generator import at, stream_tile, tile
 from app.kernels.cpu.codegen.linking import shared
+from app.kernels.cpu.codegen.memory import pointer
 from app.kernels.cpu.ragged import finish
 
-T, B, N = types.CPointer(types.{element}), types.CPointer(types.{right}), types.int64
+T, B, N = types.CPointer(types.{element}), pointer("{right}"), types.int64
 VECTOR, ROWS, SMALL, COLUMNS, PART = {vector}, {rows}, {small}, {columns}, {part}
 STEP, TAIL = {sizes}  # right elements of a step of a panel and after its last, see `tiles.panel_sizes`
 wide = tile("{dtype}", VECTOR, ROWS, COLUMNS // VECTOR, {unroll}, lines={wide_lines})
@@ -133,7 +135,7 @@ def _lines(dtype: str, lanes: int, columns: int) -> tuple[int, int]:
     """
     if dtype == FIXED_POINT:
         return 1, 1
-    line = panel_sizes(dtype, columns)[0] * np.dtype(right_element(dtype)).itemsize // LINE
+    line = panel_sizes(dtype, columns)[0] * right_bytes(dtype) // LINE
     return (max(line, 1), max(line, 1)) if lanes > 8 else (1, 0)
 
 
@@ -147,13 +149,15 @@ def product_library(dtype: str, lanes: int, shapes: Shapes = SHAPES, part: int =
     rows, small, vectors, unroll = shapes[lanes]
     vector = lanes_of(dtype, lanes)
     stream = (FIXED_STREAMS if dtype == FIXED_POINT else STREAMS)[16 if lanes > 8 else 8]
+    if dtype in HALF_RIGHTS:
+        stream = stream._replace(ahead=2 * stream.ahead)
     wide_lines, small_lines = _lines(dtype, lanes, vectors * vector)
     return tuple(
         _PRODUCT.format(
             dtype=dtype,
             element=element(dtype),
             right=right_element(dtype),
-            symbol=dtype.replace(" * ", "_"),
+            symbol=symbol(dtype),
             vector=vector,
             rows=rows,
             small=small,
@@ -278,7 +282,7 @@ def emit(
 
     Args:
         dtype: T; of what a and b hold and k counts (`tiles.BFLOAT_PAIRS`, `tiles.FIXED_POINT`) where T is
-            float32.
+            float32; of T and what b holds (`tiles.HALF_RIGHTS`).
         lanes: float32 in a register.
         recipe: what follows the tile's own epilogue.
         operands: (place, element type) of the recipe's inputs after the first; see PLACES.
@@ -286,13 +290,13 @@ def emit(
         part: all columns of y, if they are less than a vector, else 0.
     """
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
-    fixed = dtype == FIXED_POINT
-    kernel = ("" if fixed else _PACK) + _MATMUL.format(
+    offline = dtype == FIXED_POINT or dtype in HALF_RIGHTS  # b is always panels
+    kernel = ("" if offline else _PACK) + _MATMUL.format(
         unpack=GemmSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
-        packed="True" if fixed else "b_packed",
-        unpacked="" if fixed else _UNPACKED,
+        packed="True" if offline else "b_packed",
+        unpacked="" if offline else _UNPACKED,
         finish=_RUNS.format(places=places) if recipe else "",
     )
     head = (

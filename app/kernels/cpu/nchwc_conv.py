@@ -14,10 +14,19 @@ which is used by all output channels; outputs, bias and residual are float32.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from app.kernels.cpu import bfloat, matrix_tiles
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
-from app.kernels.cpu.codegen.tiles import BFLOAT_PAIRS, TILED_BFLOATS, element
+from app.kernels.cpu.codegen.tiles import (
+    BFLOAT_PAIRS,
+    TILED_BFLOATS,
+    element,
+    right_bytes,
+    right_element,
+    symbol,
+)
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.expressions import Recipe
 
@@ -74,14 +83,16 @@ from numba import types
 from app.kernels.cpu.nchwc_tile import pixels_tile
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared
+from app.kernels.cpu.codegen.memory import pointer
 
 T, N, I = types.CPointer(types.{element}), types.int64, types.CPointer(types.int64)
+W = pointer("{right}")
 LINES = {lines}  # cache lines of weights between the prefetches of a tile
 {tiles}
-MAIN = "tile_{dtype}_{rows}x{columns}x{lanes}"  # takes nearly all the time
+MAIN = "tile_{symbol}_{rows}x{columns}x{lanes}"  # takes nearly all the time
 
 
-@shared(types.void(T, I, N, I, N, N, N, N, T, N, T, N, N, T, T, T, N))
+@shared(types.void(T, I, N, I, N, N, N, N, W, N, T, N, N, T, T, T, N))
 def product(x, pixels, n, taps, tap_count, blocks, block_step, tail, weights, following, y, y_row, y_block,
             bias, residual, scalars, flags):
     # `pixels_tile` for n pixels, shared evenly by as few tiles as it takes. The first of them ask for
@@ -155,14 +166,16 @@ def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
     step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
     tiles = [f'tile_{r} = pixels_tile("{dtype}", {lanes}, {r}, {columns}, {unroll}, {step})' for r in rows]
     calls = [_TILE.format(keyword="if" if r == largest else "elif", rows=r) for r in rows]
+    line = LINE * np.dtype(element(dtype)).itemsize // right_bytes(dtype)
     return _PRODUCT.format(
-        dtype=dtype,
+        symbol=symbol(dtype),
         element=element(dtype),
+        right=right_element(dtype),
         lanes=lanes,
         rows=largest,
         columns=columns,
-        lines=max(min(unroll, step) * columns * lanes // LINE, 1),
-        line=LINE,
+        lines=max(min(unroll, step) * columns * lanes // line, 1),
+        line=line,
         tiles="\n".join(tiles),
         calls="".join(calls),
     )
@@ -283,7 +296,8 @@ def emit(
     of the recipe. Units are parts of output channels (fastest), strips of rows, groups, batch.
 
     Args:
-        dtype: T, or of the pairs that are multiplied where T is float32; then the input is always copied.
+        dtype: T, and what the weights hold (`tiles.HALF_RIGHTS`); or of the pairs that are multiplied where T
+            is float32, and the input is always copied.
         lanes: channels of a block of the output.
         wide: blocks of output channels of a tile, 2 to 4; what is left over takes fewer, or 3.
         widths: blocks of the tiles that there are, see `tiles.block_groups`.
@@ -292,7 +306,7 @@ def emit(
         spacing: elements of the strip between neighbors of a row of output pixels, for tile registers.
         planes: of the input, where they have planes; else 0.
     """
-    (fill, step), filling = _COPY, fill_library(dtype)
+    (fill, step), filling = _COPY, fill_library(element(dtype))
     if dtype == TILED_BFLOATS:
         products: list[str | tuple[str, ...]] = [matrix_tiles.pixels_library(w, spacing) for w in widths]
         fill, step = _PLANES if planes else _PHASES

@@ -9,9 +9,19 @@ from typing import Any
 
 from numba import types
 
+from app.kernels.cpu.codegen import memory
 from app.kernels.cpu.codegen.generator import outlined
 from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat, typed
-from app.kernels.cpu.codegen.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
+from app.kernels.cpu.codegen.tiles import (
+    ACCUMULATE,
+    CLAMP,
+    COLUMN_BIAS,
+    HIGH,
+    LOW,
+    RESIDUAL,
+    right_element,
+    symbol,
+)
 
 
 def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2, step: int = 0) -> Any:
@@ -29,7 +39,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
     the weights that it reads, which need not be valid.
 
     Args:
-        dtype: of all elements.
+        dtype: of all elements, and of those of the weights (`tiles.HALF_RIGHTS`).
         lanes: channels of a block, elements of a vector.
         rows: pixels.
         columns: vectors of output channels; rows * columns accumulators live in registers.
@@ -38,8 +48,9 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
     """
     scalar = ELEMENTS[dtype][0]
     address, size, table = types.CPointer(scalar), types.int64, types.CPointer(types.int64)
+    right = memory.pointer(right_element(dtype))
     signature = types.void(
-        address, table, table, size, size, size, size, address, size, address, size, size,
+        address, table, table, size, size, size, size, right, size, address, size, size,
         address, address, address, size,
     )  # fmt: skip
     width = columns * lanes
@@ -105,4 +116,4 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
             v.store(u, v.at(y, at))
         b.ret_void()
 
-    return typed(signature, outlined(f"tile_{dtype}_{rows}x{columns}x{lanes}", write))
+    return typed(signature, outlined(f"tile_{symbol(dtype)}_{rows}x{columns}x{lanes}", write))

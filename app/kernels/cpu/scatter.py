@@ -4,81 +4,110 @@ Threads own disjoint parts of y and every part sees its updates in order, so res
 on the number of threads. Indices outside: what gather.py says; `bits` is y as unsigned integers.
 """
 
-from app.kernels.cpu.codegen.inner import njit
+# How an update `u` joins what is there, `v`; NaN stays.
+COMBINED = {
+    "none": "{u}",
+    "add": "{v} + {u}",
+    "mul": "{v} * {u}",
+    "min": "minimum({v}, {u})",
+    "max": "maximum({v}, {u})",
+}
 
+_HEAD = "from app.kernels.cpu.extrema import maximum, minimum\n\n\n"
 
-@njit(error_model="numpy", boundscheck=False)
-def combined(old, new, operation):
-    """operation: 0 replaces, 1 adds, 2 multiplies, 3 takes the smaller, 4 the larger; NaN stays."""
-    if operation == 1:
-        return old + new
-    if operation == 2:
-        return old * new
-    if operation == 3:
-        return old if old < new or old != old else new
-    if operation == 4:
-        return old if old > new or old != old else new
-    return new
-
-
-def scatter_elements(
-    indices, updates, y, bits, table, rank, count, step, size, stride, operation, begin, end
+_ELEMENTS = """\
+def kernel(
+    indices, updates, y, bits, table, rank, width, columns, blocks, count, step, size, stride, begin, end
 ):
-    """y[i with i[axis] = indices[i]] ∘= updates[i]. Units are the lines of indices along the axis.
-
-    `table: int64[rank, 3]` rows (size, stride of indices, stride of y) of the other axes. A line
-    has `count` entries at distance `step`; the axis has `size` entries at distance `stride` in y.
-    An index outside poisons the line of y.
-    """
     for unit in range(begin, end):
-        rest = unit
-        entry = 0
-        base = 0
+        low = unit % blocks * columns
+        n = min(columns, width - low)
+        rest = unit // blocks
+        entry = low
+        base = low
         for axis in range(rank - 1, -1, -1):
-            n = table[3 * axis]
-            i = rest % n
-            rest = rest // n
+            i = rest % table[3 * axis]
+            rest = rest // table[3 * axis]
             entry += i * table[3 * axis + 1]
             base += i * table[3 * axis + 2]
         inside = True
         for k in range(count):
-            index = indices[entry + k * step]
-            if index < 0:
-                index += size
-            if 0 <= index < size:
-                place = base + index * stride
-                y[place] = combined(y[place], updates[entry + k * step], operation)
-            else:
-                inside = False
+            line = entry + k * step
+            first = indices[line]
+            differ = first ^ first
+            for j in range(n):
+                differ |= indices[line + j] ^ first
+            if differ == 0:
+                place = first + size if first < 0 else first
+                if 0 <= place < size:
+                    target = base + place * stride
+                    for j in range(n):
+                        y[target + j] = {row}
+                else:
+                    inside = False
+                continue
+            for j in range(n):
+                place = indices[line + j]
+                if place < 0:
+                    place += size
+                if 0 <= place < size:
+                    target = base + place * stride
+                    y[target + j] = {row}
+                else:
+                    inside = False
         if not inside:
-            for k in range(size):
-                bits[base + k * stride] = -1
+            for j in range(n):
+                for k in range(count):
+                    place = indices[entry + k * step + j]
+                    if place < -size or place >= size:
+                        for i in range(size):
+                            bits[base + i * stride + j] = -1
+"""
 
 
-def scatter_nd(indices, updates, y, bits, table, depth, tuples, slices, inner, operation, begin, end):
-    """y[indices[j, 0], …, :] ∘= updates[j, :] for j in order. Units are elements of a slice of y.
+def scatter_elements(reduction: str) -> str:
+    """Source of a kernel for y[i with i[axis] = indices[i]] ∘= updates[i].
 
-    `table: int64[depth, 2]` rows (size, stride) of the indexed axes; y has `slices` slices of
-    `inner` elements. A tuple outside poisons all slices.
+    Units are lines of indices along the axis, `columns` of the `width` neighbours on the innermost axis
+    together: rows of indices that are all the same, as `Expand` makes them, are one vector operation.
+    `table: int64[rank, 3]` rows (size, stride of indices, stride of y) of the axes beside these two. A line
+    has `count` entries at distance `step`; the axis has `size` entries at distance `stride` in y.
+    An index outside poisons the line of y.
     """
+    return _HEAD + _ELEMENTS.format(row=COMBINED[reduction].format(v="y[target + j]", u="updates[line + j]"))
+
+
+_TUPLES = """\
+def kernel(indices, updates, y, bits, table, depth, tuples, slices, inner, begin, end):
     all_inside = True
-    for j in range(tuples):
+    for t in range(tuples):
         base = 0
         inside = True
         for d in range(depth):
-            index = indices[j * depth + d]
+            index = indices[t * depth + d]
             if index < 0:
                 index += table[2 * d]
             inside = inside and 0 <= index < table[2 * d]
             base += index * table[2 * d + 1]
         all_inside = all_inside and inside
         if inside:
-            for i in range(begin, end):
-                y[base + i] = combined(y[base + i], updates[j * inner + i], operation)
+            line = t * inner
+            for j in range(begin, end):
+                y[base + j] = {row}
     if not all_inside:
         for s in range(slices):
-            for i in range(begin, end):
-                bits[s * inner + i] = -1
+            for j in range(begin, end):
+                bits[s * inner + j] = -1
+"""
+
+
+def scatter_nd(reduction: str) -> str:
+    """Source of a kernel for y[indices[t, 0], …, :] ∘= updates[t, :], t in order.
+
+    Units are elements of a slice of y. `table: int64[depth, 2]` rows (size, stride) of the indexed axes; y
+    has `slices` slices of `inner` elements. A tuple outside poisons all slices.
+    """
+    return _HEAD + _TUPLES.format(row=COMBINED[reduction].format(v="y[base + j]", u="updates[line + j]"))
 
 
 def scatter_rows(update, positions, y, per_batch, count, size, inner, circular, begin, end):

@@ -6,6 +6,7 @@ outer * blocks.
 """
 
 from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.extrema import maximum, minimum
 
 CHUNK = 128  # elements of which only the extremum is taken before the best chunk is searched
 
@@ -156,11 +157,30 @@ def _sift(y, indices, at, inner, root, size, largest):
         root = child
 
 
+@njit
+def _largest(x, start, stop):
+    """The largest element; NaN if there is one."""
+    best = x[start]
+    for i in range(start + 1, stop):
+        best = maximum(best, x[i])
+    return best
+
+
+@njit
+def _smallest(x, start, stop):
+    """The smallest element; NaN if there is one."""
+    best = x[start]
+    for i in range(start + 1, stop):
+        best = minimum(best, x[i])
+    return best
+
+
 def top_k(x, y, indices, n, k, inner, largest, begin, end):
     """The k largest or smallest elements along the middle axis, in order; of equals the first ones.
 
     x: T[outer, n, inner]; y: T[outer, k, inner]; indices: int64 as y. A heap of the k best so far
-    grows in the outputs, its root the worst of them. Units are outer * inner.
+    grows in the outputs, its root the worst of them; chunks without a better one are passed over. Units are
+    outer * inner.
     """
     if k == 0:
         return
@@ -174,16 +194,24 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
         for i in range(k // 2):
             _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
         worst = y[at]
-        for i in range(k, n):
-            v = x[source + i * inner]
-            # Of equals the earlier one stays; NaN, which compares as neither, goes the long way.
-            if v <= worst if largest else v >= worst:
-                continue
-            if _before(v, i, worst, indices[at], largest):
-                y[at] = v
-                indices[at] = i
-                _sift(y, indices, at, inner, 0, k, largest)
-                worst = y[at]
+        for low in range(k, n, CHUNK):
+            high = min(low + CHUNK, n)
+            if inner == 1 and high - low == CHUNK:
+                if largest:
+                    if _largest(x, source + low, source + high) <= worst:
+                        continue
+                elif _smallest(x, source + low, source + high) >= worst:
+                    continue
+            for i in range(low, high):
+                v = x[source + i * inner]
+                # Of equals the earlier one stays; NaN, which compares as neither, goes the long way.
+                if v <= worst if largest else v >= worst:
+                    continue
+                if _before(v, i, worst, indices[at], largest):
+                    y[at] = v
+                    indices[at] = i
+                    _sift(y, indices, at, inner, 0, k, largest)
+                    worst = y[at]
         for size in range(k - 1, 0, -1):
             c = at + size * inner
             v, i = y[at], indices[at]
@@ -208,3 +236,22 @@ def hardmax(x, y, n, inner, begin, end):
                 where = i
         for i in range(n):
             y[at + i * inner] = 1 if i == where else 0
+
+
+def encode(x, y, keys, values, count, begin, end):
+    """The value of each element's key: y[i] = values[k] where x[i] = keys[k].
+
+    x: T[n]; keys: T[count], ascending; values: U[count + 2], that of what is no key and that of NaN last.
+    """
+    for i in range(begin, end):
+        v = x[i]
+        low = 0
+        high = count
+        while low < high:
+            middle = (low + high) // 2
+            if keys[middle] < v:
+                low = middle + 1
+            else:
+                high = middle
+        found = low if low < count and keys[low] == v else count
+        y[i] = values[count + 1 if v != v else found]

@@ -11,6 +11,7 @@ from numba import float64, types
 from numba.extending import overload
 
 from app.kernels.cpu.access import read, write
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.vectormath import exp32
@@ -89,6 +90,21 @@ def softmax_rows(x, y, n, begin, end):
             y[i] *= scale
 
 
+def softmax_rows_apart(x, y, work, n, begin, end, thread):
+    """As `softmax_rows`, but exponentials wait in work: T[threads, n], not in y, which may round them."""
+    for row in range(begin, end):
+        start = row * n
+        stop = start + n
+        mine = at(work, thread * n - start)
+        m = _largest(x, start, stop)
+        t = 0.0
+        for c in range(start, stop, RUN):
+            t += _exponentials(x, mine, c, min(c + RUN, stop), m)
+        scale = like(m, 1.0 / t)
+        for i in range(start, stop):
+            y[i] = mine[i] * scale
+
+
 def log_softmax_rows(x, y, n, begin, end):
     """Rows of y = x - max - log(sum(exp(x - max))). x, y: T[rows, n], y may be x; units are rows."""
     for row in range(begin, end):
@@ -125,6 +141,31 @@ def softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, thread
             line = at + i * inner
             for j in range(width):
                 y[line + j] *= m[s + j]
+
+
+def softmax_columns_apart(x, y, work, sums, m, columns, n, inner, blocks, begin, end, thread):
+    """As `softmax_columns`, but exponentials wait in work: T[threads, n, columns], not in y."""
+    s = thread * columns
+    mine = at(work, s * n)
+    for unit in range(begin, end):
+        low = unit % blocks * columns
+        width = min(columns, inner - low)
+        first = unit // blocks * n * inner + low
+        _largest_of_columns(x, m, first, inner, n, s, width)
+        for j in range(s, s + width):
+            sums[j] = 0.0
+        for i in range(n):
+            line = first + i * inner
+            for j in range(width):
+                e = exp(x[line + j] - m[s + j])
+                mine[i * columns + j] = e
+                sums[s + j] += e
+        for j in range(s, s + width):
+            m[j] = 1.0 / sums[j]
+        for i in range(n):
+            line = first + i * inner
+            for j in range(width):
+                y[line + j] = mine[i * columns + j] * m[s + j]
 
 
 def log_softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, thread):

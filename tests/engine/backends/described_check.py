@@ -7,10 +7,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
 
 from app.engine.core.program import Program, Step
 from app.engine.report.decisions import decisions_json
+from app.engine.types.layout import Layout, to_physical
 from tests.fuzzing.checker import check_program
 
 Json = Mapping[str, Any]
@@ -38,6 +41,8 @@ def check(program: Program, spec: Json) -> dict[str, int]:
         for source, result in step.choice.inplace:
             assert [names[source], names[result]] in [list(p) for p in row.get("inplace", [])], step
         _check_padding(step, row, program)
+        if "views" in row:
+            _check_views(step, row, program)
     _check_banks(program, spec)
     check_reasons(program)
     return found
@@ -76,7 +81,7 @@ def _demand(value: ir.Value, names: dict[ir.Value, str], row: Json, step: Step) 
     operands = row.get("operands", {})
     name = names.get(value, "")
     general = "weights" if _is_constant(value) else "out" if value in step.group.outputs else "in"
-    return operands.get(name) or operands.get(general) or {}
+    return operands[name] if name in operands else operands.get(general, {})
 
 
 def _is_constant(value: ir.Value) -> bool:
@@ -217,8 +222,58 @@ def _check_limits(step: Step, row: Json, program: Program) -> None:
     assert total <= limits.get("nbytes", math.inf), (step, total)
 
 
+def _check_views(step: Step, row: Json, program: Program) -> None:
+    """A step of views takes no time but for copies, and each view holds the elements that its operator says."""
+    places, layout = program.placement.values, program.compilation.plan.require("layout")
+    copied = step.choice.implementation.name.endswith(".copy")
+    assert copied != bool(step.choice.views)
+    assert not step.choice.calls
+    moved = [v for v in step.group.outputs if v not in {view.view for view in step.choice.views}]
+    if not copied and step.group.anchor.op_type != "Concat":
+        assert bool(moved) == bool(step.choice.seconds), step
+    numbers, results = _numbered(step)
+    for view in step.choice.views:
+        itemsize = view.source.dtype.numpy().itemsize  # type: ignore[union-attr]
+        assert view.offset % row["views"].get("alignment", 1) == 0, view
+        source, part = places[view.source], places[view.view]
+        assert (source.space, source.root) == (part.space, part.root)
+        assert source.offset + view.offset == part.offset
+        held = _physical((numbers | results)[view.source], layout[view.source])
+        taken = _physical((numbers | results)[view.view], layout[view.view])
+        there = held[view.offset // itemsize :][: taken.size]
+        valid = taken >= 0  # what a reader takes for padding may be elements of the next part
+        assert np.array_equal(there[valid], taken[valid]), view
+
+
+def _numbered(step: Step) -> tuple[dict[ir.Value, np.ndarray], dict[ir.Value, np.ndarray]]:
+    """Operands whose elements are numbered, and the numbers in the results, by the reference evaluator."""
+    operands, start = [], 0
+    for value in step.group.anchor.inputs:
+        if value is not None and not _is_constant(value):
+            count = math.prod(_shape(value))
+            operands.append(np.arange(start, start + count).reshape(_shape(value)))
+            start += count
+        else:
+            operands.append(None if value is None else value.const_value.numpy())  # type: ignore[union-attr]
+    proto = ir.to_proto(step.group.anchor)
+    given = {n: a for n, a in zip(proto.input, operands) if n}
+    found = ReferenceEvaluator(proto, opsets={"": 21}).run(None, given)
+    named = zip(step.group.anchor.inputs, operands)
+    return {v: a for v, a in named if v is not None}, dict(zip(step.group.anchor.outputs, found))
+
+
+def _physical(array: np.ndarray, layout: Layout) -> np.ndarray:
+    """Elements in the order of memory, one after another; padding is -1."""
+    return to_physical(array, layout, -1).reshape(-1)
+
+
 def _check_padding(step: Step, row: Json, program: Program) -> None:
     lanes = program.compilation.plan.require("padding")
+    if "views" in row:
+        held = {lanes[v] for v in step.group.inputs if not _is_constant(v)}
+        for value in step.group.outputs:
+            assert lanes[value] in ("none", "undefined") or held <= {"none", "zero"}, value.name
+        return
     for value in step.group.inputs:
         if row.get("reads", "zero") == "zero" and not _is_constant(value):
             assert lanes[value] in ("none", "zero"), (value.name, lanes[value])

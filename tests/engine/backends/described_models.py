@@ -72,10 +72,34 @@ TRANSFORMER_WEIGHTS = {
     "w2": (200, 64), "scale": (),
 }  # fmt: skip
 
+VIEWS = f"""views (float[1,32,8,8] x) => (float[1,48,8,8] y, float[2,64] z) {{
+    h, t = Split<axis = 1>(x, halves)
+    c = Conv<{SAME}>(h, w0, b0)
+    d = Relu(t)
+    e = Concat<axis = 1>(c, d)
+    f = Conv<{SAME}>(e, w1, b1)
+    g = Relu(f)
+    y = Concat<axis = 1>(g, t)
+    p = GlobalAveragePool(e)
+    q = Flatten(p)
+    r = MatMul(q, w2)
+    s = Reshape(r, heads)
+    u = Transpose<perm = [1, 0, 2]>(s)
+    v = Slice(u, one, three, zero)
+    k = Squeeze(v, first)
+    z = Relu(k)
+}}"""
+VIEWS_WEIGHTS = {
+    "w0": (16, 16, 3, 3), "b0": (16,), "w1": (32, 32, 3, 3), "b1": (32,), "w2": (32, 256),
+    "halves": np.array([16, 16]), "heads": np.array([1, 4, 64]), "one": np.array([1]), "three": np.array([3]),
+    "zero": np.array([0]), "first": np.array([1]),
+}  # fmt: skip
+
 NETWORKS = {
     "residual": (RESIDUAL, RESIDUAL_WEIGHTS),
     "depthwise": (DEPTHWISE, DEPTHWISE_WEIGHTS),
     "transformer": (TRANSFORMER, TRANSFORMER_WEIGHTS),
+    "views": (VIEWS, VIEWS_WEIGHTS),
 }
 
 
@@ -85,8 +109,10 @@ def network(name: str, folder: Path) -> Path:
     random = np.random.default_rng(0)
     proto = onnx.parser.parse_model(HEADER + text)
     for weight, shape in shapes.items():
-        array = np.asarray(random.standard_normal(shape) / 4, np.float32)
-        array = {"low": np.float32(0), "high": np.float32(6)}.get(weight, array)
+        array = shape
+        if isinstance(shape, tuple):
+            array = np.asarray(random.standard_normal(shape) / 4, np.float32)
+            array = {"low": np.float32(0), "high": np.float32(6)}.get(weight, array)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), weight))
     path = folder / f"{name}.onnx"
     onnx.save(proto, path)

@@ -2,9 +2,26 @@
 
 from typing import Any
 
+from app.api.schemas.targets import TargetSpec
+from app.engine.types.target import Target
+
 DRAM = {"name": "dram", "size": 2**30, "alignment": 64, "bandwidth": 12e9}
 
 _LAST = {"layouts": ["NHWC"], "multiple": 32}
+
+
+def _requantized(*between: str) -> list[dict[str, Any]]:
+    """A product whose sums are scaled, and quantized after one operator between, or none."""
+    nodes = [
+        {"op": "ConvInteger", "inputs": ["x", "w", "z?", "v?"], "outputs": ["sums"]},
+        {"op": "Cast", "inputs": ["sums"], "outputs": ["real"]},
+        {"op": "Mul", "inputs": ["real", "scale"], "outputs": ["scaled"]},
+        {"op": "Add", "inputs": ["scaled", "bias"], "outputs": ["moved"]},
+        *({"op": op, "inputs": ["moved"], "outputs": ["limited"]} for op in between),
+    ]
+    last = nodes[-1]["outputs"][0]
+    return [*nodes, {"op": "QuantizeLinear", "inputs": [last, "step", "zero?"], "outputs": ["y"]}]
+
 
 # Multiplies int8 images with channels last, in 32s; sums, scales and quantizes in one step.
 TENSOR32: dict[str, Any] = {
@@ -18,26 +35,37 @@ TENSOR32: dict[str, Any] = {
         "cost": {"macs_per_second": 2e12, "bytes_per_second": 12e9, "fixed_us": 4},
         "conversion": {"bytes_per_second": 6e9, "fixed_us": 2},
         "rows": [
+            *(
+                {
+                    "name": name,
+                    "pattern": _requantized(*between),
+                    "dtypes": ["int8", "uint8", "float32", "int32"],
+                    "operands": {
+                        "x": {**_LAST, "dtypes": ["int8", "uint8"]},
+                        "w": {"constant": True, "dtypes": ["int8"]},
+                        "scale": {"constant": True},
+                        "bias": {"constant": True},
+                        "y": {**_LAST, "dtypes": ["int8", "uint8"]},
+                    },
+                    "leaves": "zero",
+                    "limits": {"kernel": 7, "stride": 2, "zero_points": False, "tile": [64, 64, 64]},
+                }
+                for name, between in (("conv_requantize", ("Relu|Clip",)), ("conv_quantize", ()))
+            ),
             {
-                "name": "conv_requantize",
+                "name": "sum_quantize",
                 "pattern": [
-                    {"op": "ConvInteger", "inputs": ["x", "w", "z?"], "outputs": ["sums"]},
-                    {"op": "Cast", "inputs": ["sums"], "outputs": ["real"]},
-                    {"op": "Mul", "inputs": ["real", "scale"], "outputs": ["scaled"]},
-                    {"op": "Add", "inputs": ["scaled", "bias"], "outputs": ["moved"]},
-                    {"op": "Relu|Clip", "inputs": ["moved"], "outputs": ["limited"]},
-                    {"op": "QuantizeLinear", "inputs": ["limited", "step", "zero?"], "outputs": ["y"]},
+                    {"op": "DequantizeLinear", "inputs": ["a", "sa", "za?"], "outputs": ["ra"]},
+                    {"op": "DequantizeLinear", "inputs": ["b", "sb", "zb?"], "outputs": ["rb"]},
+                    {"op": "Add", "inputs": ["ra", "rb"], "outputs": ["sum"]},
+                    {"op": "QuantizeLinear", "inputs": ["sum", "s", "z?"], "outputs": ["y"]},
                 ],
-                "dtypes": ["int8", "uint8", "float32", "int32"],
+                "dtypes": ["uint8", "float32"],
                 "operands": {
-                    "x": {**_LAST, "dtypes": ["int8", "uint8"]},
-                    "w": {"constant": True, "dtypes": ["int8"]},
-                    "scale": {"constant": True},
-                    "bias": {"constant": True},
-                    "y": {**_LAST, "dtypes": ["int8", "uint8"]},
+                    "a": {**_LAST, "dtypes": ["uint8"]},
+                    "b": {**_LAST, "dtypes": ["uint8"]},
+                    "y": {**_LAST, "dtypes": ["uint8"]},
                 },
-                "leaves": "zero",
-                "limits": {"kernel": 7, "stride": 2, "zero_points": False, "tile": [64, 64, 64]},
             },
             {
                 "name": "pool",
@@ -125,3 +153,8 @@ BLOCK16: dict[str, Any] = {
         ],
     },
 }
+
+
+def target_from(spec: dict[str, Any]) -> Target:
+    """The target that a client describes with this JSON."""
+    return TargetSpec.model_validate(spec).to_target()

@@ -25,7 +25,7 @@ from app.engine.types.target import Target, find
 from app.jobs.worker.child_request import target_of
 from tests.engine.backends.described_check import check, check_reasons
 from tests.engine.backends.described_models import NETWORKS, network, quantized
-from tests.engine.backends.described_targets import BLOCK16, DRAM, TENSOR32
+from tests.engine.backends.described_targets import BLOCK16, DRAM, TENSOR32, target_from
 
 REGISTRY = load_registry()
 Json = dict[str, Any]
@@ -85,10 +85,6 @@ SCRATCHPAD: Json = {
     },
 }
 SPECS = {spec["name"]: spec for spec in (TENSOR32, BLOCK16, SCRATCHPAD)}
-
-
-def target_from(spec: Json) -> Target:
-    return TargetSpec.model_validate(spec).to_target()
 
 
 def planned(path: Path, target: Target, **options: Any) -> Program:
@@ -208,6 +204,33 @@ def test_values_live_where_all_their_steps_ask_for_them(tmp_path: Path) -> None:
     memory = memory_json(program.compilation)
     assert {m["name"] for m in memory["memories"]} == {"dram", "tcm"}
     assert not memory["order"]["proved"], "a bound of one memory says nothing of two"
+
+
+@pytest.mark.parametrize("name", ["transformer", "residual"])
+def test_what_is_proved_of_memory_is_said_of_each(name: str, tmp_path: Path) -> None:
+    """A bound of all rows counts every value in the first memory; what rows ask for elsewhere is not there."""
+    program = planned(network(name, tmp_path), target_from(SCRATCHPAD), prefer="memory")
+    check(program, SCRATCHPAD)
+    memory = memory_json(program.compilation)
+    assert memory["rows"] == {"lower_bound": None, "proved": False}
+    assert any("is not proved: some ask for other memories" in note for note in program.compilation.notes)
+    alignment = {m["name"]: m.get("alignment", 64) for m in SCRATCHPAD["memories"]}
+    assert [m["name"] for m in memory["memories"]] == list(alignment)
+    for told in memory["memories"]:
+        live = [0] * len(program.steps)
+        unit = alignment[told["name"]]
+        for buffer in (b for b in program.placement.buffers if b.memory == told["name"]):
+            for span in buffer.spans:
+                for step in range(max(span.first, 0), span.last + 1):
+                    live[step] += -(-span.nbytes // unit) * unit
+        assert max(live) <= told["lower_bound"] <= told["peak_bytes"]
+        assert told["proved"] == (told["gap"] == 0)
+
+
+def test_rows_that_ask_for_no_memory_have_a_bound(tmp_path: Path) -> None:
+    program = planned(network("residual", tmp_path), target_from(TENSOR32), prefer="memory")
+    rows = memory_json(program.compilation)["rows"]
+    assert 0 < rows["lower_bound"] <= program.placement.solution.peak
 
 
 CHAIN = """<ir_version: 10, opset_import: ["": 21]>

@@ -13,6 +13,7 @@ from app.api.schemas.targets import AcceleratorSpec, TargetSpec
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
+from app.engine.types.accelerator import VIEW_OPS
 from app.engine.types.errors import CapacityError, TargetError
 from app.engine.types.options import Bindings, Options
 from tests.engine.backends.described_check import check
@@ -38,7 +39,7 @@ LAYOUTS = (
     "NHCW",
 )
 OPS = ("Conv", "ConvInteger", "MatMul", "Gemm", "MaxPool", "GlobalAveragePool", "Softmax", "LayerNormalization",
-       "Flatten", "Transpose", "Elementwise", "Relu", "Clip", "Add", "Mul", "Cast", "QuantizeLinear")  # fmt: skip
+       "Flatten", "Transpose", "Concat", "Split", "Elementwise", "Relu", "Clip", "Add", "Mul", "Cast", "QuantizeLinear")  # fmt: skip
 PATTERNS = (
     [{"op": "Conv", "inputs": ["x", "w", "b?"], "outputs": ["c"]}, {"op": "Relu|Clip", "inputs": ["c", "l?", "h?"], "outputs": ["y"]}],
     [{"op": "MatMul", "inputs": ["x", "w"], "outputs": ["c"]}, {"op": "Add", "inputs": ["r", "c"], "outputs": ["y"]}],
@@ -113,6 +114,9 @@ def rows(draw: st.DrawFn) -> Json:
     if pattern is not None:
         pair = [["x", "y"]]
         return row | {"pattern": pattern, "inplace": draw(st.sampled_from(([], pair)))}
+    if draw(st.integers(0, 3)) == 0:
+        ops = draw(st.lists(st.sampled_from(VIEW_OPS), min_size=1, max_size=5, unique=True))
+        return row | {"ops": ops, "views": {"alignment": draw(st.sampled_from((1, 16, 64, 256)))}}
     row["ops"] = draw(st.lists(st.sampled_from(OPS), min_size=1, max_size=4, unique=True))
     if row["ops"] == ["Elementwise"]:
         row["leaves"] = draw(st.sampled_from(("undefined", "f(0)")))
@@ -178,6 +182,7 @@ FIELDS = (
     "dtypes",
     "operands",
     "inplace",
+    "views",
     "reads",
     "leaves",
     "limits",

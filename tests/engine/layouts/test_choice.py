@@ -22,6 +22,8 @@ from app.engine.types.layout import Layout, blocked
 from tests.engine.plans import TARGET
 
 LAYOUT, LAST = blocked(4, 8), Layout.parse("NHWC")
+ONE_OF_EACH = (LAYOUT, LAST)
+SEVERAL = (LAYOUT, blocked(4, 16), Layout.parse("NCHW2h"), LAST, Layout.parse("CHWN"))
 Asked = Mapping[ir.Value, Layout]
 
 
@@ -42,13 +44,15 @@ def row(
 
 
 @st.composite
-def compilations(draw: st.DrawFn, uniform: bool, rows: int = 5) -> Compilation:
+def compilations(
+    draw: st.DrawFn, uniform: bool, rows: int = 5, layouts: Sequence[Layout] = ONE_OF_EACH, most: int = 8
+) -> Compilation:
     """Up to eight groups of one node and up to three operands, each with rows of its own.
 
     Rows of a group read the same operands blocked when `uniform`, else any; up to `rows` beside one of
     row-major operands.
     """
-    count = draw(st.integers(1, 8))
+    count = draw(st.integers(1, most))
     kind = ir.TensorType(ir.DataType.FLOAT)
     values = [ir.Value(name="x", type=kind, shape=ir.Shape([1, 8, 4, 4]))]
     nodes, table = [], {}
@@ -62,7 +66,7 @@ def compilations(draw: st.DrawFn, uniform: bool, rows: int = 5) -> Compilation:
         nodes.append(node)
         mixes = st.tuples(
             st.floats(0.1, 20), st.lists(st.integers(0, 2), unique=True),
-            st.sampled_from([LAYOUT, LAST]), st.sampled_from([LAYOUT, LAST, None]),
+            st.sampled_from(layouts), st.sampled_from([*layouts, None]),
         )  # fmt: skip
         drawn = draw(st.lists(mixes, max_size=rows))
         if uniform:
@@ -147,6 +151,12 @@ def test_the_choice_is_the_best_where_rows_differ_in_two_labels(compilation: Com
 @settings(max_examples=40, deadline=None)
 @given(compilations(uniform=False))
 def test_the_choice_is_the_best_where_rows_block_any_operands(compilation: Compilation) -> None:
+    assert_best(compilation)
+
+
+@settings(max_examples=60, deadline=None)
+@given(compilations(uniform=False, rows=4, layouts=SEVERAL, most=5))
+def test_the_choice_is_the_best_where_a_value_has_several_blocked_layouts(compilation: Compilation) -> None:
     assert_best(compilation)
 
 

@@ -121,7 +121,9 @@ def test_no_choice_of_rows_takes_less_than_memory_first_or_than_its_bound(seed: 
     if choices is None:
         pytest.skip("too many combinations of rows")
     least, seconds = choices[0]
-    assert RowMemory(build(MemoryConcessions(unbounded=True))).bound <= least
+    bound = RowMemory(build(MemoryConcessions(unbounded=True))).bound
+    assert bound is not None
+    assert bound <= least
     small = session.planned(compilation, Options(prefer="memory"))
     assert peak(small) <= least
     if peak(small) == least:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -81,3 +82,55 @@ def test_a_limit_stays_where_zero_is_not_the_lowest_level(tmp_path: Path) -> Non
     x = RANDOM.integers(0, 256, (8,)).astype(np.uint8)
     found = rewritten("(uint8[8] x) => (uint8[8] y)", body, tmp_path, {}, x)
     assert found == ["DequantizeLinear", "Relu", "QuantizeLinear"]
+
+
+NARROW = {"int4": (ml_dtypes.int4, -8, 8), "uint4": (ml_dtypes.uint4, 0, 16), "int8": (np.int8, -128, 128)}
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(
+    ("block", "product"),
+    [
+        (32, "y = MatMul(x, d)"),
+        (48, "y = MatMul(x, d)"),
+        (0, "y = MatMul(x, d)"),
+        (16, "y = Gemm<transB = 1>(x, d, c)"),
+        (0, "y = Gemm<transB = 1>(x, d, c)"),
+    ],
+)
+def test_a_product_with_weights_in_blocks_keeps_them_small(
+    tmp_path: Path, kind: str, zero: bool, block: int, product: str
+) -> None:
+    if kind == "int8" and not block:
+        pytest.skip("8 bits with a scale a column are multiplied as integers")
+    dtype, low, high = NARROW[kind]
+    turned = "transB" in product
+    k, n = 96, 20
+    axis = int(turned) if block else 1 - int(turned)
+    shape = (n, k) if turned else (k, n)
+    scales = ((n, k // block) if turned else (k // block, n)) if block else (n,)
+    weights = {
+        "q": RANDOM.integers(low, high, shape).astype(dtype),
+        "s": (RANDOM.random(scales) * 0.1 + 0.01).astype(np.float32),
+        "c": RANDOM.standard_normal(n).astype(np.float32),
+    }
+    if zero:
+        weights["z"] = RANDOM.integers(low, high, scales).astype(dtype)
+    body = (
+        f"d = DequantizeLinear<axis = {axis}, block_size = {block}>(q, s{', z' if zero else ''})\n{product}"
+    )
+    x = RANDOM.standard_normal((3, k)).astype(np.float32)
+    found = rewritten(f"(float[3,{k}] x) => (float[3,{n}] y)", body, tmp_path, weights, x)
+    assert found == ["MatMulNBits", *(["Add"] if turned else [])]
+
+
+def test_weights_in_blocks_that_something_else_reads_are_dequantized_once(tmp_path: Path) -> None:
+    weights = {
+        "q": RANDOM.integers(-8, 8, (32, 8)).astype(ml_dtypes.int4),
+        "s": (RANDOM.random((2, 8)) + 0.1).astype(np.float32),
+    }
+    body = "d = DequantizeLinear<axis = 0, block_size = 16>(q, s) e = Relu(d) a = MatMul(x, d) b = MatMul(x, e) y = Add(a, b)"
+    x = RANDOM.standard_normal((3, 32)).astype(np.float32)
+    found = rewritten("(float[3,32] x) => (float[3,8] y)", body, tmp_path, weights, x)
+    assert sorted(found) == ["Add", "MatMul", "MatMul"]

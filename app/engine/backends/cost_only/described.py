@@ -4,21 +4,18 @@ What a row demands is data (`app.engine.types.accelerator`); the functions here 
 A plan tells what fits, what is converted and what it would cost. It cannot be run: its times are predicted.
 """
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from app.engine.backends.control_flow import branches, loops
-from app.engine.backends.cost_only import costs, limits
-from app.engine.backends.cost_only.operands import ELEMENTWISE_OPS, Bound, Demand, bound
+from app.engine.backends.cost_only import views
+from app.engine.backends.cost_only.operands import ELEMENTWISE_OPS
+from app.engine.backends.cost_only.steps import Step, moving, where_it_is
 from app.engine.core import graph
 from app.engine.core.calls import View
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.patterns import Pattern
-from app.engine.core.placement import Held
 from app.engine.core.registry import (
     UNDEFINED,
     ZERO_WRITER,
@@ -29,10 +26,9 @@ from app.engine.core.registry import (
     Padding,
     PlanningContext,
     Rejection,
-    all_plain,
 )
 from app.engine.core.rewriter import RewriteRule
-from app.engine.cost.roofline import PRODUCTS, roofline
+from app.engine.cost.roofline import PRODUCTS
 from app.engine.layouts.conversions import DOMAIN, OP
 from app.engine.operators.movement import no_calls
 from app.engine.rewrites.quantization import integer_rows, zero_point_apart
@@ -89,72 +85,6 @@ def _rewrites(device: Accelerator) -> tuple[RewriteRule, ...]:
     return tuple(rules)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """The functions of one row."""
-
-    device: Accelerator
-    row: AcceleratorRow
-    pattern: Pattern | None
-
-    def bound(self, group: Group) -> Bound | str:
-        """The demands on the values of a group; the reason where it is no such step."""
-        key = ("bound", self.row.name, self.pattern)
-        return group.cache.result(key, lambda: bound(group, self.row, self.pattern))
-
-    def demands(self, group: Group) -> tuple[Demand, ...]:
-        """The demands on the values of a group that is such a step."""
-        found = self.bound(group)
-        return () if isinstance(found, str) else found.demands
-
-    def rejection(self, group: Group, context: PlanningContext) -> str | None:
-        """Reason why the group is no step of this row, or what must be in a memory is more than there is."""
-        found = self.bound(group)
-        if isinstance(found, str):
-            return found
-        reason = found.rejection() or limits.rejection(found, self.row.limits)
-        if reason is not None:
-            return reason
-        held: Counter[str] = Counter()
-        for demand in self.memories(group, context).values():
-            held[demand.memory] += demand.nbytes
-        for memory in context.target.memories:
-            if held[memory.name] > memory.size:
-                return (
-                    f"its operands take {held[memory.name]} byte of {memory.name!r}, which has {memory.size}"
-                )
-        return None
-
-    def layouts(self, group: Group, _context: PlanningContext) -> Mapping[ir.Value, Layout]:
-        """Layouts of values of the run that are not row-major."""
-        return {
-            demand.value: demand.layout
-            for demand in self.demands(group)
-            if demand.layout is not None and not demand.constant and not demand.layout.is_plain
-        }
-
-    def memories(self, group: Group, context: PlanningContext) -> Mapping[ir.Value, Held]:
-        """Memories that operands must be in, and their bytes in pieces of its alignment."""
-        aligned = {memory.name: memory.alignment for memory in context.target.memories}
-        asked = {d.value: (d.operand.memory, d.nbytes) for d in self.demands(group) if d.operand.memory}
-        return {v: Held(name, -(-n // aligned[name]) * aligned[name]) for v, (name, n) in asked.items()}
-
-    def inplace(self, group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
-        """Pairs of the row that the group has."""
-        named = {demand.name: demand.value for demand in self.demands(group)}
-        return tuple((named[a], named[b]) for a, b in self.row.inplace if a in named and b in named)
-
-    def cost(self, group: Group, context: PlanningContext) -> float:
-        """Predicted seconds, with those of constants that are brought to where they must be."""
-        found = self.bound(group)
-        if isinstance(found, str):
-            return math.inf
-        staged = {v: held for v, held in self.memories(group, context).items() if graph.is_constant(v)}
-        cost = self.row.cost or self.device.cost
-        taken = costs.seconds(found, cost, self.row.limits, context.target)
-        return taken + costs.loading(staged, context.target)
-
-
 def _steps(device: Accelerator, row: AcceleratorRow, rank: int, backend: str) -> Iterator[Implementation]:
     """The implementations of a row, one for each operator that its steps are named after."""
     ops: Sequence[str] = [ELEMENTWISE if op in ELEMENTWISE_OPS else op for op in row.ops]
@@ -163,14 +93,16 @@ def _steps(device: Accelerator, row: AcceleratorRow, rank: int, backend: str) ->
         anchor = _anchor(row.pattern)
         pattern = Pattern(row.pattern, anchor)
         ops = [ELEMENTWISE if op in ELEMENTWISE_OPS else op for op in row.pattern[anchor].ops]
-    step = _Step(device, row, pattern)
+    step = Step(device, row, pattern)
     ops = tuple(dict.fromkeys(ops))
-    layouts = step.layouts if any(o.layouts for o in row.operands.values()) else all_plain
     for op in ops:
-        name = row.name if len(ops) == 1 else f"{row.name}.{op.lower()}"
+        name = f"{backend}.{row.name}" + (f".{op.lower()}" if len(ops) > 1 else "")
+        if row.views is not None:
+            yield from views.rows(step, row.views, op, name, rank, backend)
+            continue
         yield Implementation(
-            f"{backend}.{name}", op, backend, step.rejection, no_calls, step.cost, step.inplace,
-            layouts=layouts, memories=step.memories, padding=Padding(row.reads, row.leaves),
+            name, op, backend, step.rejection, no_calls, step.cost, step.inplace,
+            layouts=step.required_layouts, memories=step.memories, padding=Padding(row.reads, row.leaves),
             pattern=pattern, rank=rank,
         )  # fmt: skip
 
@@ -205,15 +137,10 @@ def _changes(device: Accelerator, layout: Layout, backend: str) -> Iterator[Impl
     def cost(group: Group, context: PlanningContext) -> float:
         x, _ = ends(group)
         moved = graph.nbytes(x) + layout.nbytes(graph.static_shape(x), graph.element_type(x).itemsize)
-        if device.conversion is not None:
-            return costs.moving(device.conversion, moved)
-        return roofline(context.target, flops=0.0, nbytes=3.0 * moved, threads=context.threads)
+        return moving(device.conversion, moved, context)
 
     def view(group: Group, _context: PlanningContext) -> tuple[View, ...]:
         return (View(*ends(group)),)
-
-    def where_it_is(_group: Group, _context: PlanningContext) -> Mapping[ir.Value, Held]:
-        return {}
 
     def has(*sides: int) -> Layouts:
         return lambda group, _context: {ends(group)[side]: layout for side in sides}

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import blocking
+from app.engine.backends.cpu.axis_kernels import HALVES, pointer, type_name
 from app.engine.backends.cpu.calls import size_operand, typed_call
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
@@ -13,7 +14,7 @@ from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators import attention, attention_pattern
 from app.engine.operators.attention_pattern import Core, Operand
-from app.engine.operators.operands import group_rejection
+from app.engine.operators.operands import group_rejection, itemsize
 from app.kernels.cpu.attention import ADDITIVE, BOOLEAN, AttentionRowsSizes
 from app.kernels.cpu.attention_blocks import TILES, AttentionBlocksSizes
 from app.kernels.cpu.codegen import tiles
@@ -41,20 +42,28 @@ def _rejection(group: Group) -> str | None:
 
 
 def _wrong_type(group: Group) -> str | None:
+    node = group.anchor
     if attention.is_node(group):
-        values = [
-            graph.input_at(group.anchor, i)
-            for i in (attention.Q, attention.K, attention.V, attention.PAST_K, attention.PAST_V)
+        cached = [
+            graph.input_at(node, i) for i in (attention.K, attention.V, attention.PAST_K, attention.PAST_V)
         ]
-        mask = graph.input_at(group.anchor, attention.MASK)
+        cached += [v for v in node.outputs[attention.PRESENT_K : attention.SCORES] if v.name]
+        plain = [graph.operand(node, attention.Q), *node.outputs[:1], *node.outputs[attention.SCORES :]]
+        mask = graph.input_at(node, attention.MASK)
     else:
         core = attention_pattern.read(group)
         assert not isinstance(core, str)
-        values = [o.value for o in (core.q, core.k, core.v) if isinstance(o.value, ir.Value)]
+        cached = [o.value for o in (core.k, core.v) if isinstance(o.value, ir.Value)]
+        plain = [o.value for o in (core.q, core.y) if isinstance(o.value, ir.Value)]
         mask = core.mask.value if core.mask is not None and isinstance(core.mask.value, ir.Value) else None
-    for value in values:
-        if value is not None and str(graph.dtype(value)) != "float32":
-            return f"value {value.name!r} is {graph.dtype(value)}, this kernel computes float32"
+    for value in plain:
+        if value.name and type_name(value) != "float32":
+            return f"value {value.name!r} is {type_name(value)}, this kernel computes float32"
+    kinds = {type_name(v) for v in cached if v is not None}
+    if len(kinds) > 1 or not kinds <= {"float32", *HALVES}:
+        return (
+            f"keys and values are {', '.join(sorted(kinds))}, expected float32 or one of {', '.join(HALVES)}"
+        )
     if mask is not None and str(graph.dtype(mask)) not in ("bool", "float32"):
         return f"mask of dtype {graph.dtype(mask)}, expected bool or float32"
     return None
@@ -66,7 +75,7 @@ def _before(group: Group) -> tuple[Call, ...]:
         call
         for joined in attention.prepared(group)[1]
         for copy, x, y in joined
-        for call in calls(copy, 4, x, y)
+        for call in calls(copy, itemsize(x), x, y)
     )
 
 
@@ -97,7 +106,8 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     call = KernelCall(
         "app.kernels.cpu.attention:attention",
         (
-            *[POINTER] * 3,
+            POINTER,
+            *[_cache_pointer(group)] * 2,
             POINTER if mask is None else f"{_dtype(mask)}*",
             "int64*",
             *[POINTER] * 3,
@@ -150,14 +160,14 @@ def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     batch, heads, rows, _ = core.q.shape
     if 0 in (batch, heads, rows, core.v.shape[3]):
         return _before(group)
-    mask, sizes = core.mask, _sizes(core, context)
+    mask, sizes, cached = core.mask, _sizes(core, context), _cache_pointer(group)
     dtype = "float32" if mask is None else _dtype(mask)
     call = typed_call(
         "app.kernels.cpu.attention_blocks:emit",
         (
             (POINTER, core.q.value),
-            (POINTER, core.k.value),
-            (POINTER, core.v.value),
+            (cached, core.k.value),
+            (cached, core.v.value),
             (f"{dtype}*", Constant(np.zeros(1, np.float32)) if mask is None else mask.value),
             (POINTER, core.y.value),
             (POINTER, Constant(np.array([core.scale, 1], np.float32))),
@@ -165,9 +175,16 @@ def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
             (POINTER, Workspace(4 * sizes.work_step, per_thread=True)),
         ),
         batch * heads * sizes.parts,
-        (context.target.vector_lanes, dtype),
+        (context.target.vector_lanes, dtype, cached.removesuffix("*")),
     )
     return (*_before(group), call)
+
+
+def _cache_pointer(group: Group) -> str:
+    """The type of an address of keys and values."""
+    core, _ = attention.prepared(group)
+    value = core.k.value if isinstance(core.k.value, ir.Value) else graph.operand(group.anchor, attention.K)
+    return pointer(value)
 
 
 def _strides(core: Core) -> dict[str, int]:

@@ -12,6 +12,7 @@ from app.engine.core.registry import PlanningContext, Rejection
 from app.engine.operators.axes import first_input, first_output, output_at
 
 FLOATS = ("float32", "float64")
+HALVES = ("float16", "bfloat16")  # in memory; float32 once they are loaded
 NUMBERS = (*FLOATS, "int32", "int64")
 ORDERED = (*NUMBERS, "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 COLUMNS = 512  # neighbours side by side: with float64 sums beside them a fifth of a 32 KiB cache
@@ -33,6 +34,22 @@ def takes(*dtypes: str) -> Rejection:
 takes_floats = takes(*FLOATS)
 
 
+@after(takes(*FLOATS, *HALVES))
+def takes_mixed(group: Group, _context: PlanningContext) -> str | None:
+    """As `takes_floats`, where 16-bit floats may stand for float32 in any operand and result."""
+    kind = computed(first_input(group))
+    for value in (*group.anchor.inputs, *group.outputs):
+        if value is not None and value.name and type_name(value) in HALVES and kind != "float32":
+            return f"{value.name!r} is {type_name(value)}, the input {kind}"
+    return None
+
+
+def computed(value: ir.Value) -> str:
+    """Name of the type that elements have in registers."""
+    name = type_name(value)
+    return "float32" if name in HALVES else name
+
+
 def type_name(value: ir.Value) -> str:
     """NumPy's name of the element type of a tensor."""
     dtype = graph.element_type(value)
@@ -45,9 +62,9 @@ def pointer(value: ir.Value) -> str:
 
 
 def first_over_first(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """In place: the first output over the first input, unless the node reads that twice."""
-    x = first_input(group)
-    return ((x, first_output(group)),) if group.anchor.inputs.count(x) == 1 else ()
+    """In place: the first output over the first input of its type, unless the node reads that twice."""
+    x, y = first_input(group), first_output(group)
+    return ((x, y),) if group.anchor.inputs.count(x) == 1 and type_name(x) == type_name(y) else ()
 
 
 def blocks_of(inner: int) -> int:
@@ -67,14 +84,16 @@ def rows_or_columns(
     scratch: tuple[str, ...],
     *numbers: int,
     static: tuple[object, ...] | None = None,
+    takes_thread: bool = False,
 ) -> KernelCall:
     """The call of the first kernel where the middle axis of (outer, n, inner) is contiguous, else the second.
 
     Only the second has scratch, a block of columns of each of these element types; `numbers` come last.
+    `takes_thread` tells whether the first has a parameter for the number of its thread.
     """
     outer, n, inner = shape
     if inner == 1:
-        return kernel_call(kernels[0], (*operands, n, *numbers), outer, static)
+        return kernel_call(kernels[0], (*operands, n, *numbers), outer, static, takes_thread=takes_thread)
     blocks = blocks_of(inner)
     columns: Operands = (*operands, *map(columns_of, scratch), COLUMNS, n, inner, blocks, *numbers)
     return kernel_call(kernels[1], columns, outer * blocks, static, takes_thread=True)

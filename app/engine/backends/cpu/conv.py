@@ -289,12 +289,12 @@ def _packed(part: Part, blocks: Blocks, lanes: int) -> Argument:
     )
 
 
-def epilogue_arguments(group: Group, kind: np.dtype[Any]) -> Ends:
-    """Bias and epilogue of a group."""
+def epilogue_arguments(group: Group, kind: np.dtype[Any], bias_at: int = 2) -> Ends:
+    """Bias, the input at that position, and epilogue of a group."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
     nothing = Constant(np.zeros(1, kind))
-    given = graph.input_at(group.anchor, 2)
+    given = graph.input_at(group.anchor, bias_at)
     bias: Argument | None = given
     fixed = graph.constant(given)
     extra = epilogue.bias(graph.static_shape(group.outputs[0])[1], kind)

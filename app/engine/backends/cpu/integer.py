@@ -4,7 +4,7 @@ Activations are widened to pairs of int16 by a call of their own, constants offl
 become what the group stores (a recipe: scale, bias, limit, quantize) while they are in cache.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,11 +143,20 @@ def finish_of(group: Group) -> Finish:
 
 def _finish(group: Group) -> Finish | str:
     """Steps from the sums to the output, or the reason why they cannot be computed here."""
-    (sums,) = group.anchor.outputs
     if group.op.startswith("QLinear"):
         return _requantized(group)
+    is_conv = "Conv" in group.op
+    return after_sums(group, CONV_PLACES if is_conv else MATMUL_PLACES, 1 if is_conv else -1)
+
+
+def after_sums(group: Group, places: Container[str], axis: int = -1) -> Finish | str:
+    """Steps from the anchor's sums, channels along `axis`, to the output by the nodes that follow it.
+
+    The reason where they cannot be computed by recipes whose operands are read at these places.
+    """
+    (sums,) = group.anchor.outputs
     if not group.epilogue:
-        return Finish((), (), "int32")
+        return Finish((), (), graph.element_type(sums).name)
     if len(group.outputs) > 1:
         return f"{len(group.outputs)} values leave the group; this one stores one"
     (y,) = group.outputs
@@ -159,12 +168,10 @@ def _finish(group: Group) -> Finish | str:
     formula = recipe_of(group.epilogue, group.outputs, first=(sums,))
     if isinstance(formula, str):
         return formula
-    is_conv = "Conv" in group.op
-    places = CONV_PLACES if is_conv else MATMUL_PLACES
     operands = []
     for operand in formula.operands[1:]:
-        place = epilogues.place(operand.shape, shape, 1 if is_conv else -1)
-        if place not in places:
+        place = epilogues.place(operand.shape, shape, axis)
+        if place is None or place not in places:
             return f"operand {operand.value.name!r} of shape {operand.shape} varies along other axes"
         operands.append(RecipeOperand(operand.value, str(graph.dtype(operand.value)), place))
     return Finish(formula.recipe, tuple(operands), formula.results[0][1])

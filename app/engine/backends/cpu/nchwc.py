@@ -5,6 +5,7 @@ Padded lanes hold anything: kernels compute lane by lane, and those that sum ove
 only the channels there are.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -55,10 +56,9 @@ def image_rejection(value: ir.Value | None) -> str | None:
         return "an operand is omitted"
     if graph.is_dynamic(value):
         return f"value {value.name!r} has no static shape"
-    if graph.dtype(value) != np.float32:
-        return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
     rank = len(graph.static_shape(value))
-    return f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
+    wrong = f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
+    return type_rejection(value) or wrong
 
 
 def images_rejection(group: Group, *images: ir.Value | None) -> str | None:
@@ -67,7 +67,15 @@ def images_rejection(group: Group, *images: ir.Value | None) -> str | None:
         reason = image_rejection(value)
         if reason is not None:
             return reason
-    return None if graph.elements(group.outputs[0]) else "the output has no elements"
+    y = group.outputs[0]
+    return type_rejection(y) or (None if graph.elements(y) else "the output has no elements")
+
+
+def type_rejection(value: ir.Value) -> str | None:
+    """Reason why elements of a value are not those of layouts of images."""
+    if graph.dtype(value) == np.float32:
+        return None
+    return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:
@@ -115,6 +123,44 @@ def layouts(
     images += [v for v, place in epilogue.operands if place != "scalar"]
     asked = layout or layout_of(context)
     return {v: asked for v in images if v is not None and not graph.is_constant(v)}
+
+
+def narrow_rejection(value: ir.Value, context: PlanningContext) -> str | None:
+    """Reason why the channels of an image are too few for vectors that overlap."""
+    channels, lanes = graph.static_shape(value)[1], context.target.vector_lanes
+    return f"{channels} channels do not fill a vector of {lanes}" if channels < lanes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors of channels of two images with the same channels, blocked or channels last.
+
+    Attributes:
+        count: of vectors.
+        extents: elements of an image of each.
+        step: distance of pixels.
+        table: int64[count, 2], offsets of each vector in the images.
+    """
+
+    count: int
+    extents: tuple[int, int]
+    step: int
+    table: Operand
+
+
+def vectors(x: tuple[int, ...], y: tuple[int, ...], layout: LayoutOf, context: PlanningContext) -> Vectors:
+    """Vectors of images of these shapes; channels last, the last one overlaps the one before."""
+    lanes, channels = context.target.vector_lanes, x[1]
+    planes = [math.prod(shape[2:]) for shape in (x, y)]
+    starts = range(0, channels, lanes)
+    if layout(context) is LAST:
+        step = wide = channels
+        offsets = [(min(c, channels - lanes),) * 2 for c in starts]
+    else:
+        step, wide = lanes, len(starts) * lanes
+        offsets = [(c * planes[0], c * planes[1]) for c in starts]
+    table = "int64*", Constant(np.array(offsets, np.int64))
+    return Vectors(len(offsets), (wide * planes[0], wide * planes[1]), step, table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

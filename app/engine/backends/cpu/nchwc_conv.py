@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu import bfloat, blocking, nchwc
+from app.engine.backends.cpu import bfloat, blocking, half_weights, nchwc
 from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
-from app.engine.backends.cpu.rows import after, group_roofline
+from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
@@ -255,12 +255,16 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
     return seconds + 4 * moved / target.memories[0].bandwidth
 
 
-def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, *, paired: bool) -> Constant:
+def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
     weights = graph.operand(group.anchor, 1)
-    array = graph.array(weights)
-    return Constant(
-        lambda: _panels(shape.weights(array, paired=paired), shape, parts, lanes), weights.name or ""
-    )
+    array, paired = graph.array(weights), dtype in tiles.BFLOAT_PAIRS
+
+    def packed() -> Array:
+        return tiles.in_right_element(
+            dtype, _panels(shape.weights(array, paired=paired), shape, parts, lanes)
+        )
+
+    return Constant(packed, weights.name or "")
 
 
 def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
@@ -301,24 +305,30 @@ def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Which of the rows it is: over planes or blocks, of float32 or of pairs of bfloat16."""
+    """Which of the rows it is: over planes or blocks, of float32, pairs of bfloat16 or 16-bit weights."""
 
     plain_input: bool = False
     paired: bool = False
+    half: bool = False
 
     def geometry(self, group: Group, context: PlanningContext) -> Geometry:
         """The geometry of a convolution in this form."""
         lanes = 1 if self.plain_input else context.target.vector_lanes
         return geometry(group, lanes, paired=self.paired)
 
-    def dtype(self, context: PlanningContext) -> str:
+    def dtype(self, group: Group, context: PlanningContext) -> str:
         """Type of the factors."""
+        if self.half:
+            return half_weights.dtype_of(graph.operand(group.anchor, 1), context) or "float32"
         return bfloat.dtype(context) if self.paired else "float32"
 
     def rejection(self, group: Group, context: PlanningContext) -> str | None:
         """Reason why it does not apply."""
         reason = bfloat.rejection(context) if self.paired else None
-        return reason or (stem_rejection if self.plain_input else rejection)(group, context)
+        reason = reason or (stem_rejection if self.plain_input else rejection)(group, context)
+        if reason is None and self.half:
+            return half_weights.rejection_of(graph.operand(group.anchor, 1), context)
+        return reason
 
 
 F = TypeVar("F", bound=Form)
@@ -375,14 +385,16 @@ def _sizes(
 def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     """The call of a form that applies."""
     lanes = context.target.vector_lanes
-    dtype, shape = form.dtype(context), form.geometry(group, context)
+    dtype, shape = form.dtype(group, context), form.geometry(group, context)
     window, ends = shape.window, nchwc.ends(group, context)
     parts = cut(shape, context, bool(ends.epilogue.recipe))
     pixels, taps = shape.places(parts.rows)
     sizes = _sizes(form, group, shape, parts, ends, lanes, taps.size)
-    weights = _packed(group, shape, parts, lanes, paired=form.paired)
+    weights = _packed(group, shape, parts, lanes, dtype)
     operands: Operands = (
-        *of_type("float32*", graph.operand(group.anchor, 0), weights, group.outputs[0]),
+        ("float32*", graph.operand(group.anchor, 0)),
+        (f"{tiles.right_element(dtype)}*", weights),
+        ("float32*", group.outputs[0]),
         *ends.addends,
         *of_type("int64*", Constant(pixels.astype(np.int64)), Constant(taps)),
         size_operand(sizes),
@@ -422,7 +434,11 @@ def _cost(form: Form, group: Group, context: PlanningContext) -> float:
         x = graph.operand(group.anchor, 0)
         padded = 2 * window.channels / max(conv_geometry.of_conv(group).channels, 1)
         products = products * padded / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(x)
-    return group_roofline(group, context, products, 0.95)
+    moved = total_bytes(group)
+    if form.half:
+        products *= half_weights.CONVERSION
+        moved -= graph.nbytes(graph.operand(group.anchor, 1)) // 2
+    return group_roofline(group, context, products, 0.95, moved)
 
 
 FORMS = {
@@ -430,6 +446,7 @@ FORMS = {
     "conv.blocked_stem": Form(plain_input=True),
     "conv.blocked_bf16": Form(paired=True),
     "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
+    "conv.blocked_half_weights": Form(half=True),
 }
 
 

@@ -31,7 +31,7 @@ _REDUCTIONS = {
 
 @after(single_rejection)
 def _rejection(group: Group, context: PlanningContext) -> str | None:
-    reason = nchwc.image_rejection(first_input(group))
+    reason = nchwc.image_rejection(first_input(group)) or nchwc.type_rejection(first_output(group))
     if reason is not None:
         return reason
     axes, (n, channels, h, w) = reduced_axes(group), graph.static_shape(first_input(group))

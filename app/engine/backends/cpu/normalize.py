@@ -8,15 +8,17 @@ import onnx_ir as ir
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     FLOATS,
+    HALVES,
     blocks_of,
     columns_of,
+    computed,
     first_over_first,
     pointer,
     rows_or_columns,
-    takes_floats,
+    takes_mixed,
     type_name,
 )
-from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, of_values
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_values
 from app.engine.backends.cpu.reduce import Collapsed, collapse, loops
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
@@ -33,10 +35,10 @@ def _epsilon(group: Group) -> Operand:
 
 
 def _mixed_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Rejection if the operands differ from the input in element type."""
-    expected = type_name(first_input(group))
+    """Rejection if the operands differ from the input in the type that they are computed in."""
+    expected = computed(first_input(group))
     for operand in group.anchor.inputs[1:]:
-        if operand is not None and type_name(operand) != expected:
+        if operand is not None and computed(operand) != expected:
             return f"operand {operand.name!r} is {type_name(operand)}, the input {expected}"
     return None
 
@@ -59,12 +61,17 @@ def _normalized(group: Group) -> tuple[int, tuple[int, ...]]:
     return math.prod(shape[:axis]), shape[axis:]
 
 
-@after(takes_floats)
+@after(takes_mixed)
 @after(_mixed_rejection)
 def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
     _, row = _normalized(group)
     if 0 in row:
         return "the rows are empty"
+    bias = graph.input_at(group.anchor, 2)
+    if bias is not None and type_name(first_output(group)) in HALVES:
+        scale = graph.operand(group.anchor, 1)
+        if _period(scale, row) != _period(bias, row):
+            return "scale and bias of different lengths are added to results that are rounded"
     for operand in group.anchor.inputs[1:]:
         if operand is not None and _period(operand, row) is None:
             return (
@@ -78,10 +85,11 @@ def _lower_layer(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, scale, bias = first_input(group), graph.operand(group.anchor, 1), graph.input_at(group.anchor, 2)
     rows, row = _normalized(group)
     statistics = output_at(group, 1), output_at(group, 2)
-    t = pointer(x)
+    t = f"{computed(x)}*"
     absent: Argument = 0  # never read or written
     operands: Operands = (
-        *(*of_type(t, x, scale, bias or absent), _epsilon(group), (t, first_output(group))),
+        *(*of_values(x, scale), (pointer(bias) if bias else t, bias or absent), _epsilon(group)),
+        *of_values(first_output(group)),
         *((pointer(v), v) if v else (t, absent) for v in statistics),
         *(math.prod(row), _period(scale, row) or 0, (_period(bias, row) or 0) if bias else 0),
         *(int(v is not None) for v in statistics),
@@ -92,16 +100,15 @@ def _lower_layer(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 def _lower_rms(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, scale = first_input(group), graph.operand(group.anchor, 1)
     rows, row = _normalized(group)
-    t = pointer(x)
     sizes = math.prod(row), _period(scale, row) or 0
-    operands: Operands = (*of_type(t, x, scale), _epsilon(group), (t, first_output(group)), *sizes)
+    operands: Operands = (*of_values(x, scale), _epsilon(group), *of_values(first_output(group)), *sizes)
     return (kernel_call("app.kernels.cpu.normalize:rms_norm", operands, rows),)
 
 
 # Channels: GroupNormalization, InstanceNormalization, BatchNormalization, LRN.
 
 
-@after(takes_floats)
+@after(takes_mixed)
 def _channels_rejection(group: Group, _context: PlanningContext) -> str | None:
     shape = graph.static_shape(first_input(group))
     if len(shape) < 2:
@@ -126,9 +133,9 @@ def _lower_group(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x = first_input(group)
     batch, channels, n = split(graph.static_shape(x), 1)
     groups = graph.attribute(group.anchor, "num_groups", channels)  # a channel alone: InstanceNormalization
-    t = pointer(x)
-    factors = of_type(t, x, graph.operand(group.anchor, 1), graph.operand(group.anchor, 2))
-    operands: Operands = (*factors, _epsilon(group), (t, first_output(group)), groups, channels // groups, n)
+    factors = of_values(x, graph.operand(group.anchor, 1), graph.operand(group.anchor, 2))
+    result = of_values(first_output(group))
+    operands: Operands = (*factors, _epsilon(group), *result, groups, channels // groups, n)
     return (kernel_call("app.kernels.cpu.normalize:group_norm", operands, batch * groups),)
 
 
@@ -136,8 +143,8 @@ def _lower_group(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 def _batch_rejection(group: Group, _context: PlanningContext) -> str | None:
     if graph.attribute(group.anchor, "training_mode", 0):
         return "normalizes with given statistics, the node is in training mode"
-    if any(type_name(v) not in FLOATS for v in group.anchor.inputs[1:] if v is not None):
-        return "an operand is neither float32 nor float64"
+    if any(computed(v) not in FLOATS for v in group.anchor.inputs[1:] if v is not None):
+        return "an operand is no float"
     return None
 
 
@@ -159,7 +166,7 @@ def _lower_response(group: Group, _context: PlanningContext) -> tuple[Call, ...]
     weight = graph.attribute(node, "alpha", 1e-4) / size
     factors = np.array([graph.attribute(node, "bias", 1.0), weight, graph.attribute(node, "beta", 0.75)])
     operands: Operands = (
-        *(*of_values(x, first_output(group)), columns_of(type_name(x))),
+        *(*of_values(x, first_output(group)), columns_of(computed(x))),
         *(COLUMNS, channels, n, blocks_of(n), (size - 1) // 2, size // 2),
         ("float64*", Constant(factors)),
     )
@@ -170,7 +177,7 @@ def _lower_response(group: Group, _context: PlanningContext) -> tuple[Call, ...]
 # Any axes: LpNormalization, MeanVarianceNormalization.
 
 
-@after(takes_floats)
+@after(takes_mixed)
 def _lp_rejection(group: Group, _context: PlanningContext) -> str | None:
     order = graph.attribute(group.anchor, "p", 2)
     return None if order in (1, 2) else f"computes norms of order 1 and 2, not {order}"
@@ -192,7 +199,7 @@ def _collapsed(group: Group) -> Collapsed:
     return Collapsed(found.kept, (*found.reduced, (1, 1)), True)  # runs of a single element
 
 
-@after(takes_floats)
+@after(takes_mixed)
 def _mean_variance_rejection(group: Group, _context: PlanningContext) -> str | None:
     found = _collapsed(group)
     if found.count == 0:

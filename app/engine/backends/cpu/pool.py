@@ -4,8 +4,15 @@ import math
 
 import numpy as np
 
-from app.engine.backends.cpu.axis_kernels import FLOATS, pointer, takes, takes_floats, type_name
-from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, typed_call
+from app.engine.backends.cpu.axis_kernels import (
+    FLOATS,
+    HALVES,
+    computed,
+    takes,
+    takes_mixed,
+    type_name,
+)
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, of_values, typed_call
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, Workspace
@@ -30,8 +37,15 @@ def _window_rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-_float_rejection = after(takes_floats)(_window_rejection)
-_ordered_rejection = after(takes(*FLOATS, "int8", "uint8"))(_window_rejection)
+def _type_rejection(group: Group, context: PlanningContext) -> str | None:
+    """Rejection of types that maxima are not taken of."""
+    if type_name(first_input(group)) in (*FLOATS, *HALVES):
+        return takes_mixed(group, context)
+    return takes("int8", "uint8")(group, context)
+
+
+_float_rejection = after(takes_mixed)(_window_rejection)
+_ordered_rejection = after(_type_rejection)(_window_rejection)
 
 
 @after(_ordered_rejection)
@@ -48,7 +62,8 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     op = _OPERATIONS.get(node.op_type) or f"lp{graph.attribute(node, 'p', 2)}"
     g = windows(node)
-    dtype = np.dtype(type_name(x))
+    dtype = np.dtype(computed(x))
+    kind = f"{dtype.name}*"
     lanes = VECTOR // dtype.itemsize
     include_pad = bool(graph.attribute(node, "count_include_pad", 0))
     counts = [g.counted(axis, include_pad).astype(dtype) for axis in range(3)]
@@ -60,9 +75,10 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     taps = g.kernel[2] if g.dilations[2] == 1 and g.kernel[2] in UNROLLED else 0
     stride = g.strides[2] if g.strides[2] <= 2 else 0
     operands: Operands = (
-        *of_type(pointer(x), x, y, Workspace((lanes + rows * span) * dtype.itemsize, per_thread=True)),
+        *of_values(x, y),
+        (kind, Workspace((lanes + rows * span) * dtype.itemsize, per_thread=True)),
         *of_type("int64*", Constant(g.inside(0)), Constant(g.inside(1))),
-        *of_type(pointer(x), *map(Constant, counts)),
+        *of_type(kind, *map(Constant, counts)),
         *(graph.elements(x), *g.size, *g.out, g.kernel[2], g.strides[2], g.before[2]),
         *(g.dilations[0] * h * w, g.dilations[1] * w, g.dilations[2], span, rows),
     )
@@ -74,7 +90,7 @@ def _lower_indices(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     g = windows(node)
     order = graph.attribute(node, "storage_order", 0)
-    operands: Operands = (*of_type(pointer(x), x, y), ("int64*", node.outputs[1]), *g.numbers, order)
+    operands: Operands = (*of_values(x, y), ("int64*", node.outputs[1]), *g.numbers, order)
     units = g.planes * g.out[0] * g.out[1]
     return (kernel_call("app.kernels.cpu.pool:max_with_indices", operands, units),)
 

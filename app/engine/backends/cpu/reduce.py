@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     FLOATS,
+    HALVES,
     NUMBERS,
     ORDERED,
     blocks_of,
     columns_of,
+    computed,
     takes,
+    takes_mixed,
     type_name,
 )
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
@@ -91,7 +94,8 @@ def _collapsed(group: Group) -> Collapsed:
 
 def _rejection(group: Group, context: PlanningContext) -> str | None:
     op, dtypes = _REDUCTIONS[group.op]
-    reason = takes(*dtypes)(group, context)
+    mixed = any(type_name(v) in HALVES for v in (first_input(group), first_output(group)))
+    reason = (takes_mixed if mixed else takes(*dtypes))(group, context)
     if reason is not None:
         return reason
     if reduced_axes(group) is None:
@@ -157,7 +161,7 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     if op == "lp":
         op = f"l{graph.attribute(group.anchor, 'p', 2)}"
     found = _collapsed(group)
-    dtype = type_name(x)
+    dtype = computed(x)
     wide, narrow = accumulators(op, dtype)
     static: tuple[object, ...] | None = (op, dtype, wide, narrow)
     rows, columns = "app.kernels.cpu.reduce:rows", "app.kernels.cpu.reduce:columns"

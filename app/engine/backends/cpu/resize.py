@@ -1,13 +1,15 @@
 """Rows of Resize: nearest as index lookups, linear and cubic as one resampling an axis."""
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.axis_kernels import HALVES, computed, pointer, type_name
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
 from app.engine.backends.cpu.lookup import adding_calls, lookup_calls
-from app.engine.backends.cpu.rows import group_roofline
+from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.backends.cpu.strided import whole_copy
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, Constant, Workspace
@@ -30,8 +32,12 @@ from app.engine.operators.resize_geometry import (
 
 def extrapolation(node: ir.Node) -> Constant:
     """Value of the elements outside."""
+    return _extrapolation(node, graph.element_type(data(node)))
+
+
+def _extrapolation(node: ir.Node, kind: np.dtype[Any]) -> Constant:
     value = graph.attribute(node, "extrapolation_value", 0.0)
-    return Constant(np.array([value]).astype(graph.dtype(data(node))))
+    return Constant(np.array([value]).astype(kind))
 
 
 def nearest_inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -67,12 +73,30 @@ def _moved_axes(node: ir.Node) -> list[tuple[int, ResizedAxis]]:
     return sorted(moved, key=lambda entry: entry[1].target / entry[1].size)
 
 
+@after(taps_rejection)
+def _taps_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Reason why interpolation does not apply: sums of more than two elements may wait in the result."""
+    x, y = data(group.anchor), group.anchor.outputs[0]
+    if not {type_name(x), type_name(y)} & set(HALVES):
+        return None
+    if computed(x) != "float32" or computed(y) != "float32":
+        return f"from {type_name(x)} to {type_name(y)}"
+    moved = _moved_axes(group.anchor)
+    if not moved:
+        return None if type_name(x) == type_name(y) else "no axis is resized, the elements are converted"
+    place, axis = moved[-1]
+    inner = math.prod(graph.static_shape(y)[place + 1 :])
+    if type_name(y) in HALVES and inner > 1 and taps_along(group.anchor, axis)[0].shape[1] > 2:
+        return f"sums wait in the result, which is {type_name(y)}"
+    return None
+
+
 def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, y = data(node), node.outputs[0]
     if graph.elements(y) == 0:
         return ()
-    kind = graph.element_type(x)
+    kind = np.dtype(computed(x))
     moved = _moved_axes(node)
     if not moved:
         return whole_copy(x, y)
@@ -86,9 +110,9 @@ def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         last = step == len(moved) - 1
         target: Argument = y if last else Workspace(math.prod(shape) * kind.itemsize)
         operands: Operands = (
-            *of_type(f"{kind}*", source, target),
+            *((pointer(v) if isinstance(v, ir.Value) else f"{kind}*", v) for v in (source, target)),
             ("int64*", Constant(np.ascontiguousarray(index))),
-            *of_type(f"{kind}*", Constant(weight.astype(kind)), extrapolation(node)),
+            *of_type(f"{kind}*", Constant(weight.astype(kind)), _extrapolation(node, kind)),
             *(axis.size, axis.target),
         )
         width = index.shape[1]
@@ -116,6 +140,6 @@ IMPLEMENTATIONS = tuple(
     for op in ("Resize", "Upsample")
     for name, rejection, lower, cost, inplace in (
         ("nearest", nearest_rejection, _nearest_lower, _nearest_cost, nearest_inplace),
-        ("taps", taps_rejection, _taps_lower, _taps_cost, no_pairs),
+        ("taps", _taps_rejection, _taps_lower, _taps_cost, no_pairs),
     )
 )

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.axis_kernels import COLUMNS, blocks_of
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
 from app.engine.backends.cpu.gather import along_axis_rejection
 from app.engine.backends.cpu.rows import after, single_rejection
@@ -20,7 +21,7 @@ from app.engine.operators.indexing import axis_of, bad_indices, indexed_axes, in
 from app.engine.operators.operands import data, itemsize, moved_seconds
 from app.engine.operators.strides import StridedCopy, strides_of
 
-OPERATIONS = {"none": 0, "add": 1, "mul": 2, "min": 3, "max": 4}  # as app.kernels.cpu.scatter numbers them
+REDUCTIONS = ("none", "add", "mul", "min", "max")
 COMBINED = (
     *("float32", "float64", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
@@ -42,7 +43,7 @@ def _value_type(node: ir.Node) -> str:
 def _reduction_rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
     kind = str(graph.dtype(data(node)))
-    if _reduction(node) not in OPERATIONS:
+    if _reduction(node) not in REDUCTIONS:
         return f"reduction {_reduction(node)!r} of {node.op_type} is unknown"
     if _reduction(node) != "none" and kind not in COMBINED:
         return f"reduction {_reduction(node)!r} has no kernel for {kind}"
@@ -67,16 +68,20 @@ def _elements_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]
         )
     )
     rows = list(zip(walk.sizes, walk.sx, walk.sy))
+    is_contiguous = bool(rows) and rows[-1][1:] == (1, 1)
+    width = rows.pop()[0] if is_contiguous else 1
+    blocks = blocks_of(width)
     kind = _value_type(node)
     operands: Operands = (
         *(*of_values(indices), (kind, graph.operand(node, 2)), (kind, y), (element_type(itemsize(y)), y)),
         ("int64*", Constant(np.array(rows or [(1, 0, 0)], np.int64))),
-        *(len(rows), sizes[axis], steps[axis], shape[axis], strides[axis], OPERATIONS[_reduction(node)]),
+        *(len(rows), width, COLUMNS, blocks, sizes[axis], steps[axis], shape[axis], strides[axis]),
     )
-    units = math.prod(sizes[a] for a in others)
+    units = math.prod(n for n, _, _ in rows) * blocks
+    static = (_reduction(node),)
     return (
         *whole_copy(data(node), y),
-        kernel_call("app.kernels.cpu.scatter:scatter_elements", operands, units),
+        kernel_call("app.kernels.cpu.scatter:scatter_elements", operands, units, static),
     )
 
 
@@ -96,9 +101,10 @@ def _nd_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     operands: Operands = (
         *(*of_values(indices), (kind, graph.operand(node, 2)), (kind, y), (element_type(itemsize(y)), y)),
         ("int64*", Constant(np.array(axes or [(1, 0)], np.int64))),
-        *(len(axes), count, size, inner, OPERATIONS[_reduction(node)]),
+        *(len(axes), count, size, inner),
     )
-    return (*whole_copy(data(node), y), kernel_call("app.kernels.cpu.scatter:scatter_nd", operands, inner))
+    written = kernel_call("app.kernels.cpu.scatter:scatter_nd", operands, inner, (_reduction(node),))
+    return (*whole_copy(data(node), y), written)
 
 
 @after(single_rejection)

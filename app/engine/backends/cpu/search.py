@@ -1,5 +1,7 @@
 """Searches and scans along one axis: extremum positions, largest k, running sums and products."""
 
+import math
+
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     NUMBERS,
@@ -14,10 +16,11 @@ from app.engine.backends.cpu.axis_kernels import (
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_values, typed_call
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
-from app.engine.core.calls import Call
+from app.engine.core.calls import Call, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext, no_pairs
 from app.engine.operators.axes import along_axis, first_input, first_output, split
+from app.kernels.cpu import radix
 
 _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
 _SCANS = {"CumSum": "sum", "CumProd": "prod"}
@@ -63,6 +66,47 @@ def _lower_top(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return (kernel_call("app.kernels.cpu.search:top_k", operands, outer * inner),)
 
 
+def _lower_top_radix(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+    x, y = first_input(group), first_output(group)
+    outer, n, inner = along_axis(group)
+    k = split(graph.static_shape(y), graph.attribute(group.anchor, "axis", -1))[1]
+    if k == 0:
+        return ()
+    kind = graph.element_type(x)
+    bits = 8 * kind.itemsize
+    word = f"uint{bits}*"
+    keys, spare_keys = (Workspace(n * kind.itemsize, per_thread=True) for _ in range(2))
+    places, spare_places = (Workspace(4 * n, per_thread=True) for _ in range(2))
+    operands: Operands = (
+        *((word, x), (word, y), ("int64*", group.anchor.outputs[1])),
+        *((word, keys), ("int32*", places), (word, spare_keys), ("int32*", spare_places)),
+        ("int64*", Workspace(8 * radix.BUCKETS, per_thread=True)),
+        *(n, k, inner, int(graph.attribute(group.anchor, "largest", 1))),
+    )
+    static = kind.kind == "i", kind.kind == "f", bits
+    return (typed_call("app.kernels.cpu.radix:top_k", operands, outer * inner, static),)
+
+
+def _top_size(group: Group) -> tuple[int, int, int]:
+    """Columns, elements of each, and how many of them are taken."""
+    outer, n, inner = along_axis(group)
+    k = split(graph.static_shape(first_output(group)), graph.attribute(group.anchor, "axis", -1))[1]
+    return outer * inner, n, k
+
+
+def _heap_cost(group: Group, context: PlanningContext) -> float:
+    # An element is compared; those of the first k, and a share of the others, go down the heap. Zen 4.
+    units, n, k = _top_size(group)
+    replaced = k * (1.0 + math.log(max(n / max(k, 1), 1.0)))
+    seconds = units * (0.3e-9 * n + 4e-9 * replaced * math.log2(k + 1))
+    return seconds / min(context.threads, max(units, 1))
+
+
+def _radix_cost(group: Group, context: PlanningContext) -> float:
+    units, n, k = _top_size(group)
+    return units * (2.5e-9 * n + 10e-9 * k + 1e-6) / min(context.threads, max(units, 1))
+
+
 def _lower_hardmax(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     outer, n, inner = along_axis(group)
@@ -74,15 +118,16 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, 2 * graph.elements(first_input(group)), 0.02)
 
 
-# Implementation, operator, rejection, calls, pairs that may share memory.
+# Name, operator, rejection, calls, cost, pairs that may share memory.
 _ROWS = (
-    *((f"arg_{e}", op, _arg_rejection, _lower_arg, no_pairs) for op, e in _EXTREMA.items()),
-    *((f"cum_{s}", op, _scan_rejection, _lower_scan, first_over_first) for op, s in _SCANS.items()),
-    ("top_k", "TopK", _takes_ordered, _lower_top, no_pairs),
-    ("hardmax", "Hardmax", _takes_ordered, _lower_hardmax, first_over_first),
+    *((f"arg_{e}", op, _arg_rejection, _lower_arg, _cost, no_pairs) for op, e in _EXTREMA.items()),
+    *((f"cum_{s}", op, _scan_rejection, _lower_scan, _cost, first_over_first) for op, s in _SCANS.items()),
+    ("top_k", "TopK", _takes_ordered, _lower_top, _heap_cost, no_pairs),
+    ("top_k_radix", "TopK", _takes_ordered, _lower_top_radix, _radix_cost, no_pairs),
+    ("hardmax", "Hardmax", _takes_ordered, _lower_hardmax, _cost, first_over_first),
 )
 
 IMPLEMENTATIONS = tuple(
-    Implementation(f"search.{name}", op, "numba-cpu", rejection, lower, _cost, inplace)
-    for name, op, rejection, lower, inplace in _ROWS
+    Implementation(f"search.{name}", op, "numba-cpu", rejection, lower, cost, inplace)
+    for name, op, rejection, lower, cost, inplace in _ROWS
 )

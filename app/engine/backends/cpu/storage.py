@@ -1,10 +1,10 @@
 """Rows of what is done with values that are stored sparse while a program runs.
 
-CastStorage and SparseRetain (domain stowplan) are logically the identity and a mask of rows; other
+CastStorage (domain stowplan) is logically the identity; other
 operators are ONNX's own, on operands that are csr or row_sparse.
 """
 
-import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import roofline
 from app.engine.operators.elementwise import Formula, recipe_of
-from app.engine.operators.indexing import INDEX_TYPES, axis_of, bad_indices
 from app.engine.operators.operands import data
 from app.engine.types.sparse_array import packed
 from app.engine.types.storage import SparseFormat, StorageKind
@@ -35,15 +34,17 @@ KEEPERS = (
 )
 
 
-def _second(group: Group) -> ir.Value:
+def second(group: Group) -> ir.Value:
+    """The second operand of the anchor."""
     return graph.operand(group.anchor, 1)
 
 
-def _y(group: Group) -> ir.Value:
+def result(group: Group) -> ir.Value:
+    """The only value that leaves the group."""
     return group.outputs[0]
 
 
-def _rejection(group: Group, _context: PlanningContext) -> str | None:
+def sparse_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why no value of the group can be sparse."""
     if len(group.outputs) != 1:
         return f"{len(group.outputs)} values leave the group; this one stores one"
@@ -51,33 +52,38 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
         shape, kind = graph.shape(value), graph.dtype(value)
         if shape is None or kind is None:
             return f"value {value.name!r} has no static shape"
-    kind = graph.dtype(_y(group))
+    kind = graph.dtype(result(group))
     if kind not in (np.float32, np.float64):
         return f"elements are {kind}; sparse values are float32 or float64"
-    return None if graph.elements(_y(group)) else "the output has no elements"
+    return None if graph.elements(result(group)) else "the output has no elements"
 
 
-@after(_rejection)
+@after(sparse_rejection)
 def _csr_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why the output cannot be csr."""
-    rank = len(graph.static_shape(_y(group)))
+    rank = len(graph.static_shape(result(group)))
     return None if rank == 2 else f"the output has {rank} axes, csr has 2"
 
 
-def _sparse(
+def sparse_parts(
     value: ir.Value, kind: StorageKind, context: PlanningContext
 ) -> tuple[tuple[Operand, ...], SparseFormat]:
     """The three pointers to a sparse value, and its format; a constant is packed."""
     form = context.sparse(value, kind)
     array = graph.constant(value)
     held: Argument = value if array is None else Constant(lambda: packed(array, form), value.name or "")
-    return (("int64*", held), ("int32*", held), (f"{graph.dtype(value)}*", held)), form
+    return _pointers(held, value), form
 
 
-def _bytes(group: Group, context: PlanningContext) -> float:
+def _pointers(held: Argument, like: ir.Value) -> tuple[Operand, ...]:
+    """The pointers to the parts of a sparse value of this element type."""
+    return ("int64*", held), ("int32*", held), (f"{graph.dtype(like)}*", held)
+
+
+def moving_seconds(group: Group, context: PlanningContext) -> float:
     """Seconds to move all operands; the density of those is not known."""
     moved = 2 * sum(graph.nbytes(v) for v in (*group.inputs, *group.outputs))
-    return roofline(context.target, flops=2.0 * graph.elements(_y(group)), nbytes=moved, threads=1)
+    return roofline(context.target, flops=2.0 * graph.elements(result(group)), nbytes=moved, threads=1)
 
 
 # Casts
@@ -94,11 +100,11 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
     def rejection(group: Group, context: PlanningContext) -> str | None:
         if _casts(group) != (source, to):
             return f"casts {' to '.join(_casts(group))}; this one {source} to {to}"
-        return (_csr_rejection if kind == "csr" else _rejection)(group, context)
+        return (_csr_rejection if kind == "csr" else sparse_rejection)(group, context)
 
     def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-        x, y = data(group.anchor), _y(group)
-        sparse, form = _sparse(y if source == "default" else x, kind, context)
+        x, y = data(group.anchor), result(group)
+        sparse, form = sparse_parts(y if source == "default" else x, kind, context)
         by_rows = kernel == "dense_of_csr"
         sizes = (form.columns,) if by_rows else (form.rows, form.columns)
         ends = (*of_values(x), *sparse) if source == "default" else (*sparse, *of_values(y))
@@ -106,9 +112,9 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
         return (kernel_call(f"app.kernels.cpu.storage:{kernel}", operands, form.rows if by_rows else 1),)
 
     return Implementation(
-        f"cast_storage.{kernel}", "CastStorage", "numba-cpu", rejection, lower, cost=_bytes,
+        f"cast_storage.{kernel}", "CastStorage", "numba-cpu", rejection, lower, cost=moving_seconds,
         domain="stowplan",
-        storage=lambda group, _context: {_y(group) if source == "default" else data(group.anchor): kind},
+        storage=lambda group, _context: {result(group) if source == "default" else data(group.anchor): kind},
     )  # fmt: skip
 
 
@@ -138,10 +144,10 @@ def _keeping_zero(nodes: tuple[ir.Node, ...], first: ir.Value) -> set[ir.Value] 
 
 def _first(group: Group) -> ir.Value:
     """The sparse operand: the first one of the output's shape."""
-    return next((v for v in group.inputs if graph.shape(v) == graph.shape(_y(group))), group.inputs[0])
+    return next((v for v in group.inputs if graph.shape(v) == graph.shape(result(group))), group.inputs[0])
 
 
-def _cycles(cycles: float, context: PlanningContext, threads: int = 1) -> float:
+def cycle_seconds(cycles: float, context: PlanningContext, threads: int = 1) -> float:
     """Seconds of cycles of a core; those that threads share."""
     shared = min(threads, context.target.cores)
     return context.target.launch + cycles / shared * 4 * context.target.vector_lanes / context.target.flops
@@ -157,8 +163,8 @@ def _map_rejection(group: Group, _context: PlanningContext) -> str | None:
     formula = _formula(group)
     if isinstance(formula, str):
         return formula
-    shape = graph.static_shape(_y(group))
-    kind = graph.dtype(_y(group))
+    shape = graph.static_shape(result(group))
+    kind = graph.dtype(result(group))
     for operand in formula.operands:
         if graph.dtype(operand.value) != kind:
             return "operands differ in type"
@@ -186,10 +192,10 @@ def _map(kind: StorageKind, name: str) -> Implementation:
     """Row of elementwise nodes that keep zero, on a matrix of this storage type."""
 
     def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-        formula, y = _formula(group), _y(group)
+        formula, y = _formula(group), result(group)
         assert not isinstance(formula, str), formula
-        source, form = _sparse(_first(group), kind, context)
-        target, into = _sparse(y, kind, context)
+        source, form = sparse_parts(_first(group), kind, context)
+        target, into = sparse_parts(y, kind, context)
         others = formula.operands[1:]
         by_rows = kind == "csr"
         sizes = (form.rows, form.columns) if by_rows else (form.columns,)
@@ -207,11 +213,11 @@ def _map(kind: StorageKind, name: str) -> Implementation:
     def cost(group: Group, context: PlanningContext) -> float:
         first = _first(group)
         elements, rows = _stored_elements(first, kind, context), graph.static_shape(first)[0]
-        return _cycles(elements * (2 + len(group.nodes)) + rows * (kind == "csr"), context)
+        return cycle_seconds(elements * (2 + len(group.nodes)) + rows * (kind == "csr"), context)
 
     return Implementation(
         name, ELEMENTWISE, "numba-cpu", _map_rejection, lower, cost=cost,
-        storage=lambda group, _context: {_first(group): kind, _y(group): kind},
+        storage=lambda group, _context: {_first(group): kind, result(group): kind},
     )  # fmt: skip
 
 
@@ -219,7 +225,7 @@ def _updates(group: Group) -> dict[ir.Value, ir.Value]:
     """By the operand that may be row_sparse, the one that the output is where rows are not stored."""
     *chain, last = group.nodes
     found = {}
-    shape = graph.shape(_y(group))
+    shape = graph.shape(result(group))
     for value in group.inputs:
         kept = _keeping_zero(tuple(chain), value)
         if isinstance(kept, str) or value.is_initializer() or graph.shape(value) != shape:
@@ -242,15 +248,15 @@ def _updated(group: Group, context: PlanningContext) -> tuple[ir.Value, ir.Value
     )
 
 
-@after(_rejection)
+@after(sparse_rejection)
 def _update_rejection(group: Group, _context: PlanningContext) -> str | None:
     found = _updates(group)
-    if not found or len(graph.static_shape(_y(group))) != 2:
+    if not found or len(graph.static_shape(result(group))) != 2:
         return "is not a matrix plus or minus what keeps zeros of one operand"
     formula = recipe_of(group.nodes, group.outputs, first=(next(iter(found)),))
     if isinstance(formula, str):
         return formula
-    if any(len(o.shape) > 2 or graph.dtype(o.value) != graph.dtype(_y(group)) for o in formula.operands):
+    if any(len(o.shape) > 2 or graph.dtype(o.value) != graph.dtype(result(group)) for o in formula.operands):
         return "operands differ in type, or have more than 2 axes"
     for value in found:
         if sum(o.value is value for o in formula.operands) != 1:
@@ -259,11 +265,11 @@ def _update_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _update_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    y = _y(group)
+    y = result(group)
     value, base = _updated(group, context)
     formula = recipe_of(group.nodes, group.outputs, first=(value,))
     assert not isinstance(formula, str), formula
-    source, form = _sparse(value, "row_sparse", context)
+    source, form = sparse_parts(value, "row_sparse", context)
     others = formula.operands[1:]
     sizes = form.columns, form.places, form.values
     operands: Operands = (*source, *of_values(*(o.value for o in others), y), *sizes)
@@ -278,35 +284,45 @@ def _update_cost(group: Group, context: PlanningContext) -> float:
     value, base = _updated(group, context)
     copied = roofline(context.target, flops=0.0, nbytes=2 * graph.nbytes(base), threads=context.threads)
     elements = _stored_elements(value, "row_sparse", context)
-    return copied + _cycles(elements * (1 + len(group.nodes)), context, context.threads)
+    return copied + cycle_seconds(elements * (1 + len(group.nodes)), context, context.threads)
 
 
-@after(_rejection)
+@after(sparse_rejection)
 def _merge_rejection(group: Group, _context: PlanningContext) -> str | None:
-    if len(group.nodes) > 1 or group.anchor.op_type not in RESULTS:
-        return f"rows are merged by one of {', '.join(RESULTS)}"
+    types = {node.op_type for node in group.nodes}
+    if types != {"Add"} and (len(group.nodes) > 1 or not types.issubset(RESULTS)):
+        return f"rows are merged by one of {', '.join(RESULTS)}, or by several Add"
     shapes = {graph.static_shape(v) for v in (*group.inputs, *group.outputs)}
-    if len(shapes) > 1 or len(group.inputs) != 2:
-        return "operands are not two of one shape"
-    if len(graph.static_shape(_y(group))) < 1:
+    if len(shapes) > 1 or len(group.inputs) != len(group.nodes) + 1:
+        return "operands are not of one shape, or one is read in two ways"
+    if len(graph.static_shape(result(group))) < 1:
         return "operands have no rows"
     return None
 
 
 def _merge_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    found = [_sparse(v, "row_sparse", context) for v in (*group.anchor.inputs, _y(group)) if v is not None]
-    forms = [form for _, form in found]
-    largest = max(forms, key=lambda f: f.capacity)
-    operands: Operands = (
-        *(pointer for pointers, _ in found for pointer in pointers),
-        *(RESULTS[group.anchor.op_type], largest.columns),
-        *(n for f in forms for n in (f.places, f.values)),
-    )
-    return (kernel_call("app.kernels.cpu.storage:merged_rows", operands, 1),)
+    """Operand by operand; sums on the way, with room for the rows of all so far, are workspaces."""
+    given = group.inputs if len(group.nodes) > 1 else graph.operands(group.anchor)
+    total, *others = (sparse_parts(v, "row_sparse", context) for v in given)
+    end = sparse_parts(result(group), "row_sparse", context)
+    calls = []
+    for index, other in enumerate(others):
+        capacity = min(total[1].capacity + other[1].capacity, end[1].rows)
+        form = replace(end[1], capacity=capacity)
+        merged = end if index == len(others) - 1 else (_pointers(Workspace(form.nbytes), result(group)), form)
+        trio = total, other, merged
+        operands: Operands = (
+            *(pointer for pointers, _ in trio for pointer in pointers),
+            *(RESULTS[group.anchor.op_type], end[1].columns),
+            *(n for _, f in trio for n in (f.places, f.values)),
+        )
+        calls.append(kernel_call("app.kernels.cpu.storage:merged_rows", operands, 1))
+        total = merged
+    return tuple(calls)
 
 
 def _merge_cost(group: Group, context: PlanningContext) -> float:
-    return _cycles(2 * sum(_stored_elements(v, "row_sparse", context) for v in group.inputs), context)
+    return cycle_seconds(2 * sum(_stored_elements(v, "row_sparse", context) for v in group.inputs), context)
 
 
 # Products and rows
@@ -315,7 +331,7 @@ def _merge_cost(group: Group, context: PlanningContext) -> float:
 @after(_csr_rejection)
 def _product_rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
-    if any(len(graph.static_shape(v)) != 2 for v in (data(node), _second(group))):
+    if any(len(graph.static_shape(v)) != 2 for v in (data(node), second(group))):
         return "operands are no matrices"
     if graph.is_constant(data(node)):
         return "a constant matrix is stored for its kernel"
@@ -341,7 +357,7 @@ def _gemm_rejection(group: Group) -> str | None:
 def _rest_rejection(group: Group) -> str | None:
     """Reason why what follows the product is no pass over its result."""
     product = group.anchor.outputs[0]
-    if graph.shape(product) != graph.shape(_y(group)):
+    if graph.shape(product) != graph.shape(result(group)):
         return "what follows the product broadcasts it"
     if not group.epilogue:
         return None
@@ -350,14 +366,14 @@ def _rest_rejection(group: Group) -> str | None:
 
 
 def _product_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    y, n = _y(group), graph.static_shape(_y(group))[1]
-    sparse, form = _sparse(data(group.anchor), "csr", context)
+    y, n = result(group), graph.static_shape(result(group))[1]
+    sparse, form = sparse_parts(data(group.anchor), "csr", context)
     is_gemm = group.anchor.op_type == "Gemm"
     own = matmul.gemm_addends(group.anchor, product_of(group)) if is_gemm else Addends()
     assert not isinstance(own, str), own  # the rejection tells
     kind = graph.element_type(y)
     bias = Constant(np.zeros(n, kind)) if own.columns is None else own.columns
-    (b,), (out,) = of_values(_second(group)), of_values(y)
+    (b,), (out,) = of_values(second(group)), of_values(y)
     operands: Operands = (*sparse, b, (f"{kind.name}*", bias), out, n, form.places, form.values)
     product = kernel_call("app.kernels.cpu.storage:csr_product", operands, form.rows)
     return (product, *followed(group, group.epilogue))
@@ -365,13 +381,13 @@ def _product_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
 
 def _product_cost(group: Group, context: PlanningContext) -> float:
     """Each stored element takes a row of the second operand, which a cache holds or not."""
-    (m, n), second = graph.static_shape(_y(group)), _second(group)
+    (m, n), right = graph.static_shape(result(group)), second(group)
     entries = context.sparse(data(group.anchor), "csr").capacity
     vectors = -(-n // context.target.vector_lanes)
     cycles = entries * (4 + 2 * vectors) + m * (6 + vectors * (2 + len(group.epilogue)))
-    moved = graph.nbytes(_y(group)) + min(graph.nbytes(second), 4 * n * entries) + 8 * entries
+    moved = graph.nbytes(result(group)) + min(graph.nbytes(right), 4 * n * entries) + 8 * entries
     return max(
-        _cycles(cycles, context, context.threads),
+        cycle_seconds(cycles, context, context.threads),
         roofline(context.target, flops=0.0, nbytes=moved, threads=context.threads),
     )
 
@@ -383,89 +399,6 @@ def _product(op: str) -> Implementation:
     )  # fmt: skip
 
 
-@after(_rejection)
-def _scatter_rejection(group: Group, _context: PlanningContext) -> str | None:
-    node = group.anchor
-    shape, indices = graph.static_shape(_y(group)), _second(group)
-    if len(group.nodes) > 1 or graph.attribute(node, "reduction", "none") != "add":
-        return "rows are added, without an epilogue"
-    if not shape or graph.static_shape(indices)[-1:] != (1,) or not graph.elements(indices):
-        return "indices are not of rows"
-    array = graph.constant(data(node))
-    if array is None or array.any():
-        return "rows are added to a value that is not constant zeros"
-    return bad_indices(node, shape[:1])
-
-
-def _scatter_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    ids, updates = _second(group), graph.operand(group.anchor, 2)
-    target, form = _sparse(_y(group), "row_sparse", context)
-    count = graph.elements(ids)
-    sizes = count, form.rows, form.columns, form.places, form.values
-    operands: Operands = (*of_values(ids, updates), ("int64*", Workspace(8 * count)), *target, *sizes)
-    return (kernel_call("app.kernels.cpu.storage:scattered_rows", operands, 1),)
-
-
-def _scatter_cost(group: Group, context: PlanningContext) -> float:
-    count, columns = graph.elements(_second(group)), math.prod(graph.static_shape(_y(group))[1:])
-    return _cycles(count * (10 * math.log2(count + 1) + 2 * columns), context)
-
-
-@after(_rejection)
-def _retain_rejection(group: Group, _context: PlanningContext) -> str | None:
-    kind = str(graph.dtype(_second(group)))
-    return None if kind in INDEX_TYPES else f"indices of dtype {kind}, expected int32 or int64"
-
-
-def _retain_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    ids = _second(group)
-    source, form = _sparse(data(group.anchor), "row_sparse", context)
-    target, into = _sparse(_y(group), "row_sparse", context)
-    operands: Operands = (
-        *source,
-        *of_values(ids),
-        *target,
-        *(graph.elements(ids), form.columns, form.places, form.values, into.places, into.values),
-    )
-    return (kernel_call("app.kernels.cpu.storage:retained", operands, 1),)
-
-
-@after(_rejection)
-def _gather_rejection(group: Group, context: PlanningContext) -> str | None:
-    if len(group.nodes) > 1 or axis_of(group.anchor) != 0:
-        return "rows are gathered along axis 0, without an epilogue"
-    if str(graph.dtype(_second(group))) not in INDEX_TYPES:
-        return f"indices of dtype {graph.dtype(_second(group))}, expected int32 or int64"
-    table = data(group.anchor)
-    if graph.is_constant(table) and _empty_rows(table, context) == 0:
-        return f"no row of {table.name!r} is all zeros"
-    return None
-
-
-def _empty_rows(value: ir.Value, context: PlanningContext) -> int:
-    def count(array: Array) -> int:
-        return int(np.count_nonzero(~array.reshape(array.shape[0], -1).any(axis=1)))
-
-    return graph.fact(value, "empty rows", count, context.cache) if graph.static_shape(value) else 0
-
-
-def _gather_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    ids = _second(group)
-    sparse, form = _sparse(data(group.anchor), "row_sparse", context)
-    sizes = form.rows, form.columns, form.places, form.values
-    operands: Operands = (*sparse, *of_values(ids, _y(group)), *sizes)
-    return (kernel_call("app.kernels.cpu.storage:gathered_rows", operands, graph.elements(ids)),)
-
-
-def _gather_cost(group: Group, context: PlanningContext) -> float:
-    """A search for each row, then the row; a table that is left out of the caches costs its misses."""
-    rows = graph.static_shape(data(group.anchor))[0]
-    searched = graph.elements(_second(group)) * math.log2(max(rows, 2)) * 1.5e-9
-    return searched + roofline(
-        context.target, flops=0.0, nbytes=2 * graph.nbytes(_y(group)), threads=context.threads
-    )
-
-
 IMPLEMENTATIONS = (
     _cast("default", "csr", "csr_of_dense"),
     _cast("csr", "default", "dense_of_csr"),
@@ -475,12 +408,8 @@ IMPLEMENTATIONS = (
     _map("row_sparse", "elementwise.row_sparse_map"),
     Implementation(
         "elementwise.row_sparse_update", ELEMENTWISE, "numba-cpu", _update_rejection, _update_lower,
-        cost=_update_cost, inplace=lambda group, context: ((_updated(group, context)[1], _y(group)),),
+        cost=_update_cost, inplace=lambda group, context: ((_updated(group, context)[1], result(group)),),
         storage=lambda group, context: {_updated(group, context)[0]: "row_sparse"},
-    ),
-    Implementation(
-        "scatter_nd.row_sparse", "ScatterND", "numba-cpu", _scatter_rejection, _scatter_lower,
-        cost=_scatter_cost, storage=lambda group, _context: {_y(group): "row_sparse"}, makes_sparse=True,
     ),
     Implementation(
         "elementwise.row_sparse", ELEMENTWISE, "numba-cpu", _merge_rejection, _merge_lower, cost=_merge_cost,
@@ -488,13 +417,4 @@ IMPLEMENTATIONS = (
     ),
     _product("MatMul"),
     _product("Gemm"),
-    Implementation(
-        "sparse_retain.rows", "SparseRetain", "numba-cpu", _retain_rejection, _retain_lower, cost=_bytes,
-        storage=lambda group, _context: {data(group.anchor): "row_sparse", _y(group): "row_sparse"},
-        domain="stowplan",
-    ),
-    Implementation(
-        "gather.row_sparse", "Gather", "numba-cpu", _gather_rejection, _gather_lower, cost=_gather_cost,
-        storage=lambda group, _context: {data(group.anchor): "row_sparse"},
-    ),
 )  # fmt: skip

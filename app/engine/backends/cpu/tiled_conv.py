@@ -159,7 +159,7 @@ class TiledForm(Form):
         """The geometry of a convolution in this form."""
         return _interleaved(group) if self.plain_input else _phased(group, context)
 
-    def dtype(self, _context: PlanningContext) -> str:
+    def dtype(self, _group: Group, _context: PlanningContext) -> str:
         """Type of the factors."""
         return tiles.TILED_BFLOATS
 

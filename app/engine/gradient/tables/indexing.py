@@ -3,6 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.gradient import sparse
 from app.engine.gradient.rule import Gradients, Rule, Site, allowed
 from app.engine.gradient.terms import Term
 
@@ -21,6 +22,7 @@ def _gather(s: Site) -> Gradients:
     zeros = s.maker.zeros([shape[i] for i in front], s.x.dtype)
     rows = indices.reshape((*s[1].shape, 1))
     added = zeros.op("ScatterND", rows, moved, reduction="add")
+    sparse.mark(s.node, s.maker.nodes[-1])
     return (added.transpose([int(i) for i in np.argsort(front)]),)
 
 

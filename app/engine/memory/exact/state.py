@@ -63,7 +63,15 @@ def lowest_bit(_context, word):
 
 
 compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True)
-inlined: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=True, forceinline=True)
+# Without the functions that numba adds for Python and C, which take as long to compile as a short one.
+inlined: Any = njit(
+    error_model="numpy",
+    boundscheck=False,
+    nogil=True,
+    forceinline=True,
+    no_cpython_wrapper=True,
+    no_cfunc_wrapper=True,
+)
 
 
 class Tables(NamedTuple):

@@ -12,6 +12,7 @@ from app.engine.core import graph
 from app.engine.core.calls import Body, Constant, HostCall, KernelCall, RunBody, Workspace
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
+from app.engine.runtime.cpu.body_runner import BodyRunner
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
 from app.engine.runtime.executor import (
@@ -25,6 +26,7 @@ from app.engine.runtime.executor import (
 )
 from app.engine.types.errors import KernelError
 from app.engine.types.layout import to_physical
+from app.engine.types.sparse_array import SparseArray
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, resolve
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 from app.kernels.cpu.runtime.parallel import Request, helped
@@ -66,51 +68,6 @@ class Segment:
     calls: tuple[tuple[int, int], ...] = ((0, 0),)
 
 
-class _Body:
-    """A body that is ready to run; see `plan.RunBody`."""
-
-    def __init__(self, executor: "Executor", body: Body) -> None:
-        model = body.program.compilation.graph
-        self.executor = executor
-        self.timed = False
-        self.seconds = [0.0] * len(body.program.steps)  # since `timed` was set
-        own = zip(model.inputs[: body.own], body.inputs[: body.own], strict=True)
-        self._inputs = {i: v.name or "" for v, i in own}
-        self._places = {i: executor.place_of(v) for v, i in zip(model.inputs, body.inputs[: body.own])}
-        fed = [p for p in self._places.values() if p is not None]
-        self._outputs: list[tuple[ir.Value, Array | None, bool]] = []
-        for i in body.outputs:
-            place = executor.place_of(model.outputs[i])
-            # An output that is an input is written over as the next turn is fed.
-            shared = place is not None and any(np.may_share_memory(place, p) for p in fed)
-            self._outputs.append((model.outputs[i], place, shared))
-
-    def __call__(self, values: Sequence[object | None], /) -> list[object]:
-        self.executor.forget()
-        self.executor.refeed({name: values[i] for i, name in self._inputs.items()})
-        return self._run()
-
-    def again(self, changed: Mapping[int, object], /) -> list[object]:
-        for i, value in changed.items():
-            place = self._places[i]
-            if place is None:
-                self.executor.refeed({self._inputs[i]: value})
-            else:
-                place[...] = value
-        return self._run()
-
-    def _run(self) -> list[object]:
-        if self.timed:
-            turn = self.executor.timed_run()
-            self.seconds = [a + b for a, b in zip(self.seconds, turn, strict=True)]
-        else:
-            self.executor.step()
-        return [
-            self.executor.held(value) if place is None else place.copy() if shared else place
-            for value, place, shared in self._outputs
-        ]
-
-
 class Executor(ProgramExecutor):
     """A program in memory of its own: one arena, the weights, and staging for inputs and outputs.
 
@@ -147,7 +104,7 @@ class Executor(ProgramExecutor):
         self._weights = Weights() if weights is None else weights
         self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
-        self._bodies: dict[str, _Body] = {}  # by path
+        self._bodies: dict[str, BodyRunner] = {}  # by path
         self._alone: Callable[[Mapping[str, object]], dict[str, object]] | None = None
         self._compiler = compiler
         self._owns_team = around is None
@@ -156,14 +113,23 @@ class Executor(ProgramExecutor):
         self._dispatch_loop = compile_dispatch_loop()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
-        self._sparse = {v: form for v in self._model.inputs if (form := sparse_format(program, v))}
+        roots = (*self._model.inputs, *self._model.outputs)
+        self._sparse = {v: form for v in roots if (form := sparse_format(program, v))}
         self._inputs = {
             v.name or "": (v, None if v in self._sparse else self.place_of(v)) for v in self._model.inputs
+        }
+        # Those that are arrays of a known form, and nothing else: place, shape and dtype.
+        self._forms = {
+            name: (place, place.shape, place.dtype)
+            for name, (_, place) in self._inputs.items()
+            if place is not None and name not in self._declared
         }
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # The first kernel sequence, during whose inputs helpers can wake; a library has threads of its own.
         self._woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
-        self._outputs = {v.name or "": (v, self.place_of(v)) for v in self._model.outputs}
+        self._outputs = {
+            v.name or "": (v, None if v in self._sparse else self.place_of(v)) for v in self._model.outputs
+        }
         self._live = owned_by_step(program) if poison else []
         self._lanes = self._padded_lanes() if poison else {}
 
@@ -177,18 +143,22 @@ class Executor(ProgramExecutor):
         """See `ProgramExecutor`; a library that runs all of it computes without copies."""
         if self._alone is None:
             return super().run(inputs)
-        input_checks.check_known(inputs, self._inputs)
-        return self._alone(
-            {n: input_checks.dense(n, v, self._inputs[n][0], self._declared) for n, v in inputs.items()}
-        )
+        if self._forms.keys() != inputs.keys() or any(type(v) is not np.ndarray for v in inputs.values()):
+            input_checks.check_known(inputs, self._inputs)
+            inputs = {
+                n: input_checks.dense(n, v, self._inputs[n][0], self._declared) for n, v in inputs.items()
+            }
+        return self._alone(inputs)
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
-        input_checks.check_complete(inputs, self._inputs)
+        if inputs.keys() != self._inputs.keys():
+            input_checks.check_complete(inputs, self._inputs)
+            input_checks.check_known(inputs, self._inputs)
         if self._woken is not None:
             self._woken.wake()
         self.forget()
-        self.refeed(inputs)
+        self._copy(inputs)
 
     def forget(self) -> None:
         """Drop the objects of the host of the run before."""
@@ -197,16 +167,33 @@ class Executor(ProgramExecutor):
     def refeed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs that have changed; the others stay as they are."""
         input_checks.check_known(inputs, self._inputs)
+        self._copy(inputs)
+
+    def _copy(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs of known names; a call for each would be a good part of a small model's time."""
         for name, array in inputs.items():
-            value, place = self._inputs[name]
-            if (form := self._sparse.get(value)) is not None:
-                given = input_checks.sparse(name, array, value, form.kind, self._declared)
-                given.write(self._memory(value)[0], form)
-                continue
-            array = input_checks.dense(name, array, value, self._declared)
-            if place is None:
-                self._host[value] = array
-                continue
+            form = self._forms.get(name)
+            if (
+                form is not None
+                and type(array) is np.ndarray
+                and array.shape == form[1]
+                and array.dtype == form[2]
+            ):
+                form[0][...] = array
+            else:
+                self._convert(name, array)
+
+    def _convert(self, name: str, array: object) -> None:
+        """Copy an input that is stored sparse, is an object of the host, or has another form than planned."""
+        value, place = self._inputs[name]
+        if (form := self._sparse.get(value)) is not None:
+            given = input_checks.sparse(name, array, value, form.kind, self._declared)
+            given.write(self._memory(value)[0], form)
+            return
+        array = input_checks.dense(name, array, value, self._declared)
+        if place is None:
+            self._host[value] = array
+        else:
             np.copyto(place, input_checks.as_planned(name, array, place.shape, place.dtype))
 
     def step(self) -> None:
@@ -224,16 +211,25 @@ class Executor(ProgramExecutor):
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
         return {
-            name: self._host[value] if place is None else place.copy()
-            for name, (value, place) in self._outputs.items()
+            name: found.copy() if isinstance(found, np.ndarray | SparseArray) else found
+            for name, found in self.peek().items()
         }
 
     def peek(self) -> dict[str, object]:
         """The outputs where the program has them: the next run overwrites them."""
         return {
-            name: self._host[value] if place is None else place
+            name: self._object(value) if place is None else place
             for name, (value, place) in self._outputs.items()
         }
+
+    def _object(self, value: ir.Value) -> object:
+        """An output that is stored sparse, in the program's memory; else one of the host."""
+        form = self._sparse.get(value)
+        if form is None:
+            return self._host[value]
+        base, offset = self._memory(value)
+        shape, kind = graph.static_shape(value), graph.element_type(value)
+        return SparseArray.read(base[offset : offset + form.nbytes], form, shape, kind)
 
     def array(self, value: ir.Value) -> Array:
         """A value's memory as an array of its shape and dtype."""
@@ -357,19 +353,21 @@ class Executor(ProgramExecutor):
             assert isinstance(call, HostCall)
             bodies = [self._body(b, call, step) for b in call.bodies]
             places = [self.place_of(v) for v in call.outputs]
-            function = resolve(call.function)(call.node, *([bodies, places] if bodies else []))
+            given = [[self._kernels[k].function for k in call.kernels]] if call.kernels else []
+            function = resolve(call.function)(call.node, *([bodies, places] if bodies else given))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
-            calls.append((call, function, fixed, dynamic, places))
+            targets = tuple(zip(call.outputs, places, strict=True))
+            calls.append((f"{call.node.op_type} {call.node.name!r}", function, fixed, dynamic, targets))
 
         def run() -> None:
-            for call, function, fixed, dynamic, places in calls:
+            for title, function, fixed, dynamic, targets in calls:
                 operands = list(fixed)
                 for i, value in dynamic:
                     operands[i] = self._host[value]
-                for value, place, result in zip(call.outputs, places, function(operands), strict=True):
+                for (value, place), result in zip(targets, function(operands), strict=True):
                     if place is None or result is not place:
-                        self.store(value, result, f"{call.node.op_type} {call.node.name!r}")
+                        self.store(value, result, title)
 
         return run
 
@@ -415,7 +413,7 @@ class Executor(ProgramExecutor):
             around=Surroundings(arena, roots, self._team),
             weights=self._weights,
         )
-        ready = self._bodies[f"{step.group.name}/{body.name}"] = _Body(executor, body)
+        ready = self._bodies[f"{step.group.name}/{body.name}"] = BodyRunner(executor, body)
         return ready
 
     def _write(self, value: ir.Value, array: Array) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.ir as ll
-import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen import memory
 from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat, typed
 from app.kernels.cpu.codegen.tiles import (
     ACCUMULATE,
@@ -28,7 +28,9 @@ from app.kernels.cpu.codegen.tiles import (
     RESIDUAL,
     ROW_BIAS,
     SCALE,
+    right_bytes,
     right_element,
+    symbol,
 )
 
 
@@ -125,8 +127,8 @@ def tile(
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
-    right = types.CPointer(getattr(types, right_element(dtype)))
-    own_line = LINE // np.dtype(right_element(dtype)).itemsize
+    right = memory.pointer(right_element(dtype))
+    own_line = LINE // right_bytes(dtype)
     signature = types.void(
         address, size, size, size, right, size, size, right, size, address, size,
         address, size, address, size, address, address, size, address, size,
@@ -181,7 +183,7 @@ def tile(
             v.store_part(x, v.at(v.at(c, builder.mul(number(r), c_row)), j), part or lanes)
         builder.ret_void()
 
-    return typed(signature, outlined(f"tile_{dtype.replace(' * ', '_')}_{rows}x{columns}x{lanes}", write))
+    return typed(signature, outlined(f"tile_{symbol(dtype)}_{rows}x{columns}x{lanes}", write))
 
 
 def stream_tile(
@@ -198,7 +200,7 @@ def stream_tile(
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
-    right = types.CPointer(getattr(types, right_element(dtype)))
+    right = memory.pointer(right_element(dtype))
     signature = types.void(
         address, size, right, size, size, size, address, address, address, address, address, address, size
     )
@@ -244,7 +246,7 @@ def stream_tile(
             v.store(x, v.at(c, j))
         b.ret_void()
 
-    return typed(signature, outlined(f"stream_{dtype.replace(' * ', '_')}_{columns}x{lanes}", write))
+    return typed(signature, outlined(f"stream_{symbol(dtype)}_{columns}x{lanes}", write))
 
 
 def spills(assembly: str, function: str = "tile_") -> int:

@@ -1,8 +1,9 @@
 """Vector instructions as LLVM IR, for intrinsics that numba compiles.
 
 Elements are float32, float64, integers, several integers in one (`tiles.PACKED`), two bfloat16 in one
-(`tiles.BFLOAT_PAIRS`) or float32 beside fixed point (`tiles.FIXED_POINT`); `lanes` is the number of elements
-in a vector, which LLVM splits or widens for the machine at hand.
+(`tiles.BFLOAT_PAIRS`), float32 beside fixed point (`tiles.FIXED_POINT`) or beside 16-bit floats
+(`tiles.HALF_RIGHTS`); `lanes` is the number of elements in a vector, which LLVM splits or widens for the
+machine at hand. What is loaded from an address of 16-bit floats, or stored there, is converted (`memory`).
 """
 
 import inspect
@@ -14,6 +15,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen import memory
+from app.kernels.cpu.codegen.memory import BfloatType
 from app.kernels.cpu.codegen.tiles import (
     BFLOAT_PAIRS,
     BFLOATS,
@@ -23,6 +26,7 @@ from app.kernels.cpu.codegen.tiles import (
     FIXED_POINT,
     FIXED_STEPS,
     FIXED_WORDS,
+    HALF_RIGHTS,
     LEFT_UNSIGNED,
     PACKED,
     PAIRS,
@@ -38,22 +42,9 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
     **dict.fromkeys(PACKED, (types.int32, ll.IntType(32), 4)),
-    **dict.fromkeys((*BFLOAT_PAIRS, FIXED_POINT), (types.float32, ll.FloatType(), 4)),
+    **dict.fromkeys((*BFLOAT_PAIRS, FIXED_POINT, *HALF_RIGHTS), (types.float32, ll.FloatType(), 4)),
 }
 I1, I8, I16, I32, I64 = (ll.IntType(n) for n in (1, 8, 16, 32, 64))
-
-
-class BfloatType(ll.Type):
-    """LLVM's bfloat, which llvmlite lacks."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BfloatType)
-
-    def __hash__(self) -> int:
-        return hash(BfloatType)
 
 
 def typed(signature: Any, generate: Callable[..., Any]) -> Any:
@@ -146,6 +137,8 @@ class Vectors:
 
     def load(self, pointer: Any, lanes: int = 0) -> Any:
         """A vector from an address, of another number of lanes if given."""
+        if memory.is_half(pointer):
+            return memory.load(self.b, pointer, lanes or self.lanes)
         kind = ll.VectorType(self.element, lanes) if lanes else self.type
         return self.b.load(self.b.bitcast(pointer, kind.as_pointer()), align=self.nbytes)
 
@@ -190,6 +183,9 @@ class Vectors:
 
     def store(self, value: Any, pointer: Any) -> None:
         """A vector to an address."""
+        if memory.is_half(pointer):
+            memory.store(self.b, value, pointer)
+            return
         self.b.store(value, self.b.bitcast(pointer, value.type.as_pointer()), align=self.nbytes)
 
     def store_lines(self, lines: Sequence[Any], start: Any, apart: Any, count: Any) -> None:
@@ -219,6 +215,8 @@ class Vectors:
 
     def broadcast(self, pointer: Any) -> Any:
         """The element at an address in every lane."""
+        if memory.is_half(pointer):
+            return self.splat(memory.load(self.b, pointer))
         return self.splat(self.b.load(pointer, align=self.nbytes))
 
     def add(self, x: Any, y: Any) -> Any:
@@ -245,7 +243,7 @@ class Vectors:
         if self.dtype in BFLOAT_PAIRS:
             return self._bfloat_products(x, y, z)
         if self.dtype in (PAIRS, BYTE_PAIRS):
-            return self.b.add(self._pair_products(x, y), z)
+            return self.b.add(self.pair_products(x, y), z)
         if self.dtype in DOTS:
             return self._quad_dot(x, y, z)
         if self.dtype in PACKED:
@@ -290,7 +288,7 @@ class Vectors:
         function = self._function(name, wide, [self.type] * 2)
         return self.b.bitcast(self.b.call(function, [y, x]), self.type)
 
-    def _pair_products(self, x: Any, y: Any) -> Any:
+    def pair_products(self, x: Any, y: Any) -> Any:
         """Sums of two products of int16 as int32: one instruction where there is one (x86: vpmaddwd)."""
         narrow = ll.VectorType(I16, 2 * self.lanes)
         wide = ll.VectorType(I32, 2 * self.lanes)
@@ -316,19 +314,21 @@ class Vectors:
         even = self.b.and_(unsigned, low), self.b.ashr(self.b.shl(signed, eight), eight)
         odd = self.b.lshr(unsigned, eight), self.b.ashr(signed, eight)
         for pair in (even, odd):
-            z = self.b.add(self._pair_products(*(self.b.bitcast(v, self.type) for v in pair)), z)
+            z = self.b.add(self.pair_products(*(self.b.bitcast(v, self.type) for v in pair)), z)
         return z
 
     def _quad_products(self, x: Any, y: Any) -> Any:
         """Sums of four products of unsigned and signed bytes as int32, on x86 only."""
         unsigned, signed = (x, y) if self.dtype == LEFT_UNSIGNED else (y, x)
+        sums = self.b.bitcast(self.byte_products(unsigned, signed), self.type)
+        return self.pair_products(sums, ll.Constant(self.type, [65537] * self.lanes))
+
+    def byte_products(self, unsigned: Any, signed: Any) -> Any:
+        """Sums of two products of bytes as int16, which saturate, on x86 only."""
         name = {4: "ssse3.pmadd.ub.sw.128", 8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}[self.lanes]
         narrow, wide = ll.VectorType(I8, 4 * self.lanes), ll.VectorType(I16, 2 * self.lanes)
         function = self._function(f"llvm.x86.{name}", wide, [narrow, narrow])
-        sums = self.b.call(function, [self.b.bitcast(v, narrow) for v in (unsigned, signed)])
-        return self._pair_products(
-            self.b.bitcast(sums, self.type), ll.Constant(self.type, [65537] * self.lanes)
-        )
+        return self.b.call(function, [self.b.bitcast(v, narrow) for v in (unsigned, signed)])
 
     def clamp(self, x: Any, low: Any, high: Any) -> Any:
         """NaN stays NaN."""
@@ -349,16 +349,17 @@ class Vectors:
     def masked_load(self, pointer: Any, mask: Any, lanes: int = 0) -> Any:
         """Zero where the mask is off; nothing is read there."""
         lanes = lanes or self.lanes
-        kind = ll.VectorType(self.element, lanes)
-        address = self.b.bitcast(pointer, kind.as_pointer())
-        suffix = self.suffix.replace(f"v{self.lanes}", f"v{lanes}", 1)
-        function = self._function(
-            f"llvm.masked.load.{suffix}.p0",
-            kind,
-            [kind.as_pointer(), I32, ll.VectorType(I1, lanes), kind],
-        )
-        zero = ll.Constant(kind, [0.0 if self.floating else 0] * lanes)
-        return self.b.call(function, [address, ll.Constant(I32, self.nbytes), mask, zero])
+        if memory.is_half(pointer):
+            bits = self._masked(memory.bits_address(self.b, pointer, lanes), mask, 2, f"v{lanes}i16")
+            return memory.widened(self.b, bits, pointer)
+        address = self.b.bitcast(pointer, ll.VectorType(self.element, lanes).as_pointer())
+        return self._masked(address, mask, self.nbytes, self.suffix.replace(f"v{self.lanes}", f"v{lanes}", 1))
+
+    def _masked(self, address: Any, mask: Any, align: int, suffix: str) -> Any:
+        kind = address.type.pointee
+        function = self._function(f"llvm.masked.load.{suffix}.p0", kind, [address.type, I32, mask.type, kind])
+        zero = ll.Constant(kind, [0 if isinstance(kind.element, ll.IntType) else 0.0] * kind.count)
+        return self.b.call(function, [address, ll.Constant(I32, align), mask, zero])
 
     def load_part(self, pointer: Any, count: int) -> Any:
         """A vector whose first `count` elements are read, the others zero."""
@@ -377,8 +378,14 @@ class Vectors:
                 self.store(value, pointer)
             elif size == 1:
                 element = self.b.extract_element(value, ll.Constant(I32, done))
-                self.b.store(element, self.at(pointer, done), align=self.nbytes)
+                self._store_one(element, self.at(pointer, done))
             else:
                 places = ll.Constant(ll.VectorType(I32, size), list(range(done, done + size)))
                 self.store(self.b.shuffle_vector(value, value, places), self.at(pointer, done))
             done += size
+
+    def _store_one(self, element: Any, pointer: Any) -> None:
+        if memory.is_half(pointer):
+            memory.store(self.b, element, pointer)
+        else:
+            self.b.store(element, pointer, align=self.nbytes)

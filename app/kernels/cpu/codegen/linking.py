@@ -15,6 +15,7 @@ import numba
 from numba import types
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.cpu.codegen.generator import spills
 from app.kernels.cpu.codegen.inner import njit
 
@@ -28,7 +29,7 @@ def shared(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: the function as an external one of this signature, for other compiled code."""
 
     def link(function: Callable[..., Any]) -> Any:
-        compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+        compiled = compile_callback(signature, function)
         symbol = f"{function.__module__}.{function.__qualname__}"
         llvmlite.binding.add_symbol(symbol, compiled.address)
         _LINKED[symbol] = compiled
@@ -77,6 +78,11 @@ def local(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return intrinsic(typed)
 
     return link
+
+
+def linked(symbol: str) -> Any | None:
+    """The function that kernels call by a symbol, as numba's callback; None for one of the C library."""
+    return _LINKED.get(symbol)
 
 
 def spilled(module: str, tile: str) -> int:

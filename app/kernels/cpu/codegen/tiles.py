@@ -35,6 +35,9 @@ BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS, TILED_BFLOATS)
 FIXED_POINT = "float32 * fixed24"
 FIXED_STEPS, FIXED_WORDS = 4, 3
 FIXED_LIMIT = 2**23 - 1  # of their magnitude
+# float32 times right operands of 16 bits, which are converted as they are loaded: half the memory, and no
+# other result where the numbers have 16 bits.
+HALF_RIGHTS = {"float32 * float16": "float16", "float32 * bfloat16": "bfloat16"}
 WHOLE = (TILED_BFLOATS, FIXED_POINT)  # whose panels are not split along k
 
 # What a tile does with its sums before it stores them, in this order.
@@ -83,7 +86,9 @@ def lanes_of(dtype: str, lanes: int) -> int:
 
 def element(dtype: str) -> str:
     """The type of an element in memory, as NumPy and numba name it."""
-    return "int32" if dtype in PACKED else "float32" if dtype in (*BFLOAT_PAIRS, FIXED_POINT) else dtype
+    if dtype in PACKED:
+        return "int32"
+    return "float32" if dtype in (*BFLOAT_PAIRS, FIXED_POINT, *HALF_RIGHTS) else dtype
 
 
 def vectors_for(columns: int, dtype: str, lanes: int) -> int:
@@ -126,7 +131,17 @@ def columns_of(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
 
 def right_element(dtype: str) -> str:
     """The type of an element of the second operand in memory."""
-    return {BYTE_PAIRS: "int16", FIXED_POINT: "int32"}.get(dtype) or element(dtype)
+    return {BYTE_PAIRS: "int16", FIXED_POINT: "int32", **HALF_RIGHTS}.get(dtype) or element(dtype)
+
+
+def right_bytes(dtype: str) -> int:
+    """Bytes of an element of the second operand."""
+    return 2 if dtype in HALF_RIGHTS else np.dtype(right_element(dtype)).itemsize
+
+
+def symbol(dtype: str) -> str:
+    """The name of a type in those of tiles."""
+    return dtype.replace(" * ", "_")
 
 
 def panel_sizes(dtype: str, width: int) -> tuple[int, int]:
@@ -150,9 +165,45 @@ def pack_columns(b: Array, width: int) -> Array:
 
 def packed_panels(dtype: str, b: Array, width: int, lanes: int) -> Array:
     """A constant second operand [..., k, n] as panels of columns for tiles of this type."""
-    return (
-        pack_fixed(b.reshape(b.shape[-2:]), width, lanes) if dtype == FIXED_POINT else pack_columns(b, width)
-    )
+    if dtype == FIXED_POINT:
+        return pack_fixed(b.reshape(b.shape[-2:]), width, lanes)
+    return in_right_element(dtype, pack_columns(b, width))
+
+
+def in_right_element(dtype: str, packed: Array) -> Array:
+    """Packed second operands in the type of their elements: bits of 16-bit floats, which must be exact."""
+    kind = HALF_RIGHTS.get(dtype)
+    if kind is None:
+        return packed
+    return half_bits(packed, kind)
+
+
+def half_bits(x: Array, kind: str) -> Array:
+    """The bits of the nearest 16-bit floats of float32, as uint16."""
+    if kind == "bfloat16":
+        return bfloat_bits(x).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).view(np.uint16)
+
+
+def exact_halves(x: Array) -> str | None:
+    """The 16-bit type that holds every one of these float32; None if none does, or one is not finite."""
+    flat = x.reshape(-1)
+    left = list(HALF_RIGHTS.values())
+    for start in range(0, flat.size, _EXACT_PART):
+        part = np.ascontiguousarray(flat[start : start + _EXACT_PART])
+        if "bfloat16" in left and np.any(part.view(np.uint32) & np.uint32(0xFFFF)):
+            left.remove("bfloat16")
+        if "float16" in left:
+            with np.errstate(over="ignore", invalid="ignore"):
+                if not np.array_equal(part.astype(np.float16).astype(np.float32), part):
+                    left.remove("float16")
+        if not left or not np.all(np.isfinite(part)):
+            return None
+    return left[0]
+
+
+_EXACT_PART = 1 << 16  # elements that are looked at together
 
 
 def pack_fixed(b: Array, width: int, lanes: int) -> Array:

@@ -13,6 +13,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
+from app.kernels.cpu.codegen import memory
+
 
 class Vector(types.Type):
     """`lanes` elements of type `dtype` in registers."""
@@ -41,6 +43,8 @@ def load(_context, pointer, index, lanes):
     kind = Vector(pointer.dtype, lanes.literal_value)
 
     def generate(context, builder, _signature, values):
+        if memory.is_half(values[0]):
+            return memory.load(builder, builder.gep(values[0], [values[1]]), kind.lanes)
         address = _address(context, builder, values[0], values[1], kind)
         return builder.load(address, align=pointer.dtype.bitwidth // 8)
 
@@ -52,6 +56,9 @@ def store(_context, pointer, index, vector):
     """Write a vector to pointer[index : index + lanes]."""
 
     def generate(context, builder, _signature, values):
+        if memory.is_half(values[0]):
+            memory.store(builder, values[2], builder.gep(values[0], [values[1]]))
+            return context.get_dummy_value()
         address = _address(context, builder, values[0], values[1], vector)
         builder.store(values[2], address, align=pointer.dtype.bitwidth // 8)
         return context.get_dummy_value()

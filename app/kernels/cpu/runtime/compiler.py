@@ -29,7 +29,8 @@ import llvmlite.binding as binding
 import numba
 from numba import types
 
-from app.kernels.cpu.codegen import linking
+from app.kernels.cpu.codegen import linking, memory
+from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.garbage import uncollected
 
 logger = logging.getLogger("stowplan.kernels")
@@ -60,6 +61,12 @@ class CompiledKernel:
     arity: int  # of the arguments before begin and end
     takes_thread: bool
     keep: Any
+
+    @property
+    def function(self) -> Callable[..., None]:
+        """The kernel as a function of addresses and numbers, then begin and end; it releases the GIL."""
+        numbers = self.arity + 2 + self.takes_thread
+        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * numbers)(self.address)
 
 
 def source_hash() -> str:
@@ -126,9 +133,7 @@ class Compiler:
                 tail = 3 if takes_thread else 2
                 signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
                 with self._alone(f"{function.__module__}.{function.__qualname__}"):
-                    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(
-                        function
-                    )
+                    compiled = compile_callback(signature, function)
             logger.debug("%s: %.3f s, static %s", kernel, time.perf_counter() - started, static)
             self._mark(key).touch()
             self._kernels[key] = CompiledKernel(
@@ -227,7 +232,8 @@ def resolve(kernel: str) -> Callable[..., Any]:
 
 def _type(name: str) -> types.Type:
     if name.endswith("*"):
-        return types.CPointer(_SCALARS[name[:-1]])
+        scalar = _SCALARS.get(name[:-1])
+        return memory.pointer(name[:-1]) if scalar is None else types.CPointer(scalar)
     return _SCALARS[name]
 
 

@@ -50,12 +50,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.ir as ll
-import numba
 import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.cpu.codegen.generator import at, outlined
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import typed
@@ -219,7 +219,7 @@ def pointer(_context, number):
 
 
 _POINTER = types.CPointer(types.int64)
-_RUN_LEADER = types.void(_POINTER, types.int64, _POINTER, _POINTER, types.int64, types.int64, _POINTER)
+_RUN_ROWS = types.void(_POINTER)
 _RUN_HELPER = types.void(_POINTER, types.int64, types.int64)
 _inlined = njit(error_model="numpy", boundscheck=False)
 
@@ -303,6 +303,15 @@ def _run_leader(mailbox, threads, rows, arguments, first, last, ticks):
     _store(mailbox, RUNNING, 0)
 
 
+_led = _inlined(_run_leader)
+
+
+def _run_rows(control):
+    """`_run_leader` of the numbers in one array: ctypes takes a third of a microsecond for every argument."""
+    mailbox, rows, arguments = pointer(control[0]), pointer(control[2]), pointer(control[3])
+    _led(mailbox, control[1], rows, arguments, control[4], control[5], pointer(control[6]))
+
+
 def _run_helper(mailbox, thread, threads):
     """Help with what is published; sleep when nothing ran for a while."""
     seen = 0
@@ -330,7 +339,7 @@ def _compiled(function: Any, signature: Any) -> Any:
 
     Machine code is never given back: LLVM aborts now and then when many modules are removed.
     """
-    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+    compiled = compile_callback(signature, function)
     found: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(signature.args))(compiled.address)
     found.keep = compiled
     return found
@@ -339,13 +348,23 @@ def _compiled(function: Any, signature: Any) -> Any:
 @functools.cache
 def compile_dispatch_loop() -> Any:
     """The driver of the calling thread, one for the process."""
-    return _compiled(_run_leader, _RUN_LEADER)
+    return _compiled(_run_rows, _RUN_ROWS)
 
 
 @functools.cache
 def _compile_attendance() -> tuple[Any, Any]:
     """Loop of every other thread, and the function that wakes them."""
     return _compiled(_run_helper, _RUN_HELPER), _compiled(_wake, types.void(_POINTER, types.int64))
+
+
+def entries() -> dict[str, Any]:
+    """Callbacks of the driver by the names that the runtime of a library calls them by."""
+    help_, wake = _compile_attendance()
+    return {
+        "stowplan_lead": compile_dispatch_loop().keep,
+        "stowplan_help": help_.keep,
+        "stowplan_wake": wake.keep,
+    }
 
 
 def _allowed() -> frozenset[int]:
@@ -454,13 +473,16 @@ class KernelSequence:
         self._arguments = np.array(arguments or [0], np.int64)
         self._helped = team.threads > 1 and bool(table[:, 4].any())
         self.ticks = np.zeros(len(rows) + 1, np.int64)
-        self._before = (
-            team.mailbox.ctypes.data,
-            team.threads if self._helped else 1,
-            self._rows.ctypes.data,
-            self._arguments.ctypes.data,
+        self._control = np.array(
+            [
+                *(team.mailbox.ctypes.data, team.threads if self._helped else 1),
+                *(self._rows.ctypes.data, self._arguments.ctypes.data),
+                *(0, self._count, self.ticks.ctypes.data),
+            ],
+            np.int64,
         )
-        self._after = self.ticks.ctypes.data
+        self._part = self._control.copy()  # of a run that leaves rows out
+        self._all = ctypes.c_int64(self._control.ctypes.data)
 
     def wake(self) -> None:
         """Wake the helpers, if any row is shared: it will be run soon."""
@@ -471,4 +493,8 @@ class KernelSequence:
         """Run rows first..last, half-open."""
         if self._helped:
             self._team.make_way()
-        self._dispatch_loop(*self._before, first, self._count if last is None else last, self._after)
+        if first == 0 and last is None:
+            self._dispatch_loop(self._all)
+            return
+        self._part[4:6] = first, self._count if last is None else last
+        self._dispatch_loop(self._part.ctypes.data)

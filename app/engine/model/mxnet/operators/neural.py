@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from app.engine.model.mxnet.builder import Call
 from app.engine.model.mxnet.operators.elementwise import Translation, Values
+from app.engine.types.storage import SPARSE_GRADIENT
 
 _MOST_WINDOWS = 4096  # along an axis
 LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")  # the others, MXNet computes on GPUs alone
@@ -280,14 +281,18 @@ def clipped(c: Call, indices: ir.Value, size: ir.Value) -> ir.Value:
 
 
 def embedding(c: Call) -> ir.Value:
-    """Rows of the weight; indices outside of it are those of its edges."""
+    """Rows of the weight; indices outside of it are those of its edges. The lookup notes `sparse_grad`."""
     c.attributes.integer("input_dim")
     c.attributes.integer("output_dim")
     c.attributes.dtype("dtype", "float32")
     indices, weight = c.inputs
     shape = c.one("Shape", indices)
     flat = clipped(c, c.one("Reshape", indices, c.ints(-1)), c.one("Shape", weight, start=0, end=1))
-    return c.one("Gather", weight, c.one("Reshape", flat, shape), axis=0)
+    found = c.one("Gather", weight, c.one("Reshape", flat, shape), axis=0)
+    asked = c.attributes.flag("sparse_grad", c.node.op == "_contrib_SparseEmbedding")
+    if asked and (node := found.producer()) is not None:
+        node.metadata_props[SPARSE_GRADIENT] = "1"
+    return found
 
 
 def _dropout(c: Call) -> ir.Value:

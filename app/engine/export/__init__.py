@@ -1,0 +1,1 @@
+"""Programs as files that run without this package: C libraries and wheels."""

@@ -1,0 +1,282 @@
+"""A program as constants: rows of kernel calls, places of their arguments, and the bytes of its weights.
+
+`app/kernels/library/program.h` has the same structures in C.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.program import Program, Step
+from app.engine.runtime.cpu.executor import MIN_SHARED_SECONDS
+from app.engine.runtime.cpu.memory import ALIGNMENT
+from app.engine.runtime.executor import sparse_format
+from app.engine.types.errors import ExportError
+from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.library.processor_features import required
+
+NUMBER, ARENA, WEIGHTS, BUFFERS = range(4)  # what an argument's offset counts from
+WEIGHTS_SYMBOL = "stowplan_weights"
+LISTED = 8  # nodes that an error names
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Offset in one of the memories of an instance."""
+
+    space: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel call."""
+
+    kernel: str
+    arguments: tuple[Place, ...]
+    units: int
+    shared: bool
+
+
+class Blob:
+    """Arrays one after another, each on a cache line; equal ones once."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self._at: dict[bytes, int] = {}
+
+    def put(self, array: np.ndarray[Any, Any]) -> int:
+        """Offset of an array's bytes."""
+        content = np.ascontiguousarray(array).tobytes()
+        if content not in self._at:
+            self._at[content] = self.size
+            padding = -len(content) % ALIGNMENT
+            self.parts += [content, bytes(padding)]
+            self.size += len(content) + padding
+        return self._at[content]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A program that needs nothing of Python.
+
+    Attributes:
+        symbols: of its kernels, by what the compiler is asked for.
+        inputs: values with their places, as the outputs.
+    """
+
+    program: Program
+    symbols: Mapping[Request, str]
+    rows: tuple[Row, ...]
+    weights: Blob
+    buffer_bytes: int
+    inputs: tuple[tuple[ir.Value, Place], ...]
+    outputs: tuple[tuple[ir.Value, Place], ...]
+
+
+def image(program: Program) -> Image:
+    """The image of a program.
+
+    Raises:
+        ExportError: a step needs Python or a library, or an input is no dense tensor of fixed shape.
+    """
+    _check(program)
+    return _Imaging(program).image()
+
+
+def rejections(program: Program) -> list[str]:
+    """Reasons why a program cannot leave Python, one a step or value."""
+    found = [
+        f"node {step.group.name!r} ({step.group.op}) runs in {'a library' if step.is_library else 'Python'}"
+        for step in program.steps
+        if step.is_host
+    ]
+    model = program.compilation.graph
+    for value in (*model.inputs, *model.outputs):
+        kind = value.dtype
+        if not graph.is_tensor(value) or graph.is_dynamic(value):
+            found.append(f"value {value.name!r} is no tensor of fixed shape")
+        elif kind is None or kind.value not in DTYPES:
+            found.append(f"value {value.name!r} has elements of type {kind}, which the C interface has not")
+    found += [
+        f"input {value.name!r} is given sparse" for value in model.inputs if sparse_format(program, value)
+    ]
+    return found
+
+
+# Numbers of onnx.TensorProto.DataType that `model.h` names.
+DTYPES = frozenset((1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16))
+
+
+def _check(program: Program) -> None:
+    if program.compilation.target.device != "cpu":
+        raise ExportError(
+            f"target {program.compilation.target.name!r} is no CPU; libraries are made for CPUs"
+        )
+    found = rejections(program)
+    if found:
+        more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise ExportError(
+            f"the model needs more than compiled kernels: {'; '.join(found[:LISTED])}{more}. "
+            "Plan it with backends ['numba-cpu'] to see what has no kernel"
+        )
+
+
+class _Imaging:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._symbols = {request: f"stowplan_kernel_{n}" for n, request in enumerate(program.kernels)}
+        self._weights = Blob()
+        self._packed: dict[int, int] = {}  # offsets by the identity of a Constant
+        self._constants: dict[ir.Value, int] = {}
+        self._buffers: dict[ir.Value, int] = {}
+        self._buffer_bytes = 0
+
+    def image(self) -> Image:
+        model = self._program.compilation.graph
+        rows = tuple(row for step in self._program.steps for row in self._rows(step))
+        inputs = tuple((v, self._place(v)) for v in model.inputs)
+        outputs = tuple((v, self._place(v)) for v in model.outputs)
+        return Image(self._program, self._symbols, rows, self._weights, self._buffer_bytes, inputs, outputs)
+
+    def _rows(self, step: Step) -> Iterable[Row]:
+        worth = step.choice.seconds >= MIN_SHARED_SECONDS
+        for call in step.calls:
+            assert isinstance(call, KernelCall)
+            places = tuple(self._argument(a, step) for a in call.arguments)
+            yield Row(self._symbols[call.request], places, call.units, call.units > 1 and worth)
+
+    def _argument(self, argument: Argument, step: Step) -> Place:
+        if isinstance(argument, Workspace):
+            return Place(ARENA, step.workspaces[id(argument)])
+        if isinstance(argument, Constant):
+            if id(argument) not in self._packed:
+                self._packed[id(argument)] = self._weights.put(argument.array)
+            return Place(WEIGHTS, self._packed[id(argument)])
+        if isinstance(argument, ir.Value):
+            return self._place(argument)
+        return Place(NUMBER, int(argument))
+
+    def _place(self, value: ir.Value) -> Place:
+        location = self._program.placement.values[value]
+        if location.space == "arena":
+            return Place(ARENA, location.offset)
+        root = location.root if location.root is not None else value
+        fixed = graph.constant(root)
+        if fixed is not None:
+            if root not in self._constants:
+                self._constants[root] = self._weights.put(fixed)
+            return Place(WEIGHTS, self._constants[root] + location.offset)
+        if root not in self._buffers:
+            self._buffers[root] = self._buffer_bytes
+            self._buffer_bytes += -(-graph.nbytes(root) // ALIGNMENT) * ALIGNMENT
+        return Place(BUFFERS, self._buffers[root] + location.offset)
+
+
+def described(value: ir.Value) -> dict[str, object]:
+    """Name, dtype and shape of an input or output."""
+    return {"name": value.name, "dtype": _kind(value).name.lower(), "shape": list(graph.static_shape(value))}
+
+
+def _kind(value: ir.Value) -> ir.DataType:
+    if value.dtype is None:
+        raise ExportError(f"value {value.name!r} has no element type")
+    return value.dtype
+
+
+def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str:
+    """LLVM assembly that defines `stowplan_program`.
+
+    Args:
+        image: the program.
+        features: of the processor that the kernels are compiled for, as LLVM takes them.
+        metadata: what `stowplan_metadata` answers, as JSON.
+    """
+    bits, state = required(features)
+    names = list(dict.fromkeys(image.symbols.values()))
+    number = {name: n for n, name in enumerate(names)}
+    arguments = [place for row in image.rows for place in row.arguments]
+    rows, first = [], 0
+    for row in image.rows:
+        rows += [number[row.kernel], len(row.arguments), row.units, first, int(row.shared)]
+        first += len(row.arguments)
+    text = _Assembly()
+    pointers = [
+        text.array("row", "i64", [f"i64 {n}" for n in rows]),
+        text.array("argument", PLACE, map(_place, arguments)),
+        text.array("kernel", "ptr", [f"ptr @{name}" for name in names]),
+        text.tensors("input", [v for v, _ in image.inputs]),
+        text.tensors("output", [v for v, _ in image.outputs]),
+        text.array("input_place", PLACE, [_place(p) for _, p in image.inputs]),
+        text.array("output_place", PLACE, [_place(p) for _, p in image.outputs]),
+        text.array("feature", FEATURE, [_feature(b.leaf, b.subleaf, b.register, 1 << b.bit) for b in bits]),
+        f"@{WEIGHTS_SYMBOL}",
+        text.string("metadata", json.dumps(metadata, sort_keys=True)),
+    ]
+    program = image.program
+    numbers = [
+        program.compilation.options.threads,
+        program.arena_bytes,
+        image.buffer_bytes,
+        image.weights.size,
+        *(len(image.rows), len(arguments), len(image.inputs), len(image.outputs), len(bits), state),
+    ]
+    fields = ", ".join([*(f"i64 {n}" for n in numbers), *(f"ptr {p}" for p in pointers)])
+    kind = ", ".join(["i64"] * len(numbers) + ["ptr"] * len(pointers))
+    declared = [f"declare void @{name}()" for name in names]
+    return "\n".join(
+        [
+            f"@{WEIGHTS_SYMBOL} = external hidden constant i8",
+            *declared,
+            *text.lines,
+            f"@stowplan_program = hidden constant {{ {kind} }} {{ {fields} }}",
+            "",
+        ]
+    )
+
+
+PLACE, FEATURE, TENSOR = "{ i64, i64 }", "{ i32, i32, i32, i32 }", "{ ptr, ptr, i32, i32, i64 }"
+
+
+class _Assembly:
+    """Constants in LLVM assembly; each method returns the name of what it adds."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def array(self, name: str, kind: str, elements: Iterable[str]) -> str:
+        found = list(elements)
+        content = f"[{', '.join(found)}]" if found else "zeroinitializer"
+        self.lines.append(f"@table.{name} = internal constant [{len(found)} x {kind}] {content}")
+        return f"@table.{name}"
+
+    def string(self, name: str, text: str) -> str:
+        raw = text.encode() + b"\0"
+        escaped = "".join(f"\\{byte:02x}" for byte in raw)
+        self.lines.append(f'@text.{name} = internal constant [{len(raw)} x i8] c"{escaped}"')
+        return f"@text.{name}"
+
+    def tensors(self, name: str, values: Sequence[ir.Value]) -> str:
+        elements = []
+        for n, value in enumerate(values):
+            shape = graph.static_shape(value)
+            title = self.string(f"{name}.{n}", value.name or "")
+            axes = self.array(f"{name}.{n}", "i64", [f"i64 {size}" for size in shape])
+            numbers = f"i32 {len(shape)}, i32 {_kind(value).value}, i64 {graph.nbytes(value)}"
+            elements.append(f"{TENSOR} {{ ptr {title}, ptr {axes}, {numbers} }}")
+        return self.array(name, TENSOR, elements)
+
+
+def _place(place: Place) -> str:
+    return f"{PLACE} {{ i64 {place.space}, i64 {place.offset} }}"
+
+
+def _feature(*numbers: int) -> str:
+    return f"{FEATURE} {{ {', '.join(f'i32 {n}' for n in numbers)} }}"

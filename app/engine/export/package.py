@@ -1,0 +1,68 @@
+"""Archives of a library: everything that a C program needs, with the digest of each file."""
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.engine.export.library import Library
+
+EXAMPLE = (Path(__file__).parent / "example.c").read_text(encoding="utf-8")
+READ_ME = """{name}: a model that Stowplan compiled for {processor}, {threads} thread(s)
+
+    cc example.c -L. -l:model.so -Wl,-rpath,'$ORIGIN' -o example      shared library
+    cc example.c model.o weights.o -lm -lpthread -o example           in the program itself
+
+inputs
+{inputs}
+outputs
+{outputs}
+
+model.h describes the interface, metadata.json the model, manifest.json has the SHA-256 of every file.
+"""
+
+
+def archive_name(library: Library) -> str:
+    """`NAME-PROCESSOR`, in characters that every file system takes."""
+    told = library.metadata
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{told['name']}-{told['processor']}")
+
+
+def archive(library: Library) -> bytes:
+    """A `.tar.gz` with one folder; the same library gives the same bytes."""
+    folder = archive_name(library)
+    files = {
+        "model.so": library.shared,
+        "model.o": library.code,
+        "weights.o": library.weights,
+        "model.h": library.header.encode(),
+        "example.c": EXAMPLE.encode(),
+        "metadata.json": _json(library.metadata),
+        "README": _read_me(library.metadata).encode(),
+    }
+    files["manifest.json"] = _json({n: hashlib.sha256(c).hexdigest() for n, c in files.items()})
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mode = len(content), 0o755 if name.endswith(".so") else 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    # Weights hardly shrink: the fastest level, and no time stamp.
+    return gzip.compress(raw.getvalue(), 1, mtime=0)
+
+
+def _json(content: Mapping[str, object]) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _read_me(told: Mapping[str, object]) -> str:
+    def lines(kind: str) -> str:
+        values = told[kind]
+        assert isinstance(values, list)
+        return "\n".join(f"    {n}  {v['dtype']}{v['shape']}  {v['name']}" for n, v in enumerate(values))
+
+    return READ_ME.format_map({**told, "inputs": lines("inputs"), "outputs": lines("outputs")})

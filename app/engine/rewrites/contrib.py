@@ -1,0 +1,303 @@
+"""Operators of onnxruntime (com.microsoft) in those of ONNX, opset 23: fused products, norms, activations.
+
+Source: docs/ContribOperators.md of onnxruntime.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.rewriter import Replacement, RewriteRule, constant
+from app.engine.model.runtime_operators import MICROSOFT
+
+OPSET = 23  # whose operators are made
+Build = Callable[["Nodes", ir.Node], list[ir.Value | None] | None]
+
+
+class Nodes:
+    """New nodes in the place of one, in order; their values are named after its first output."""
+
+    def __init__(self, node: ir.Node) -> None:
+        self.made: list[ir.Node] = []
+        self._name = node.outputs[0].name or node.name or "contrib"
+
+    def __call__(self, op: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
+        """The output of a new node of the default domain, or a list of so many."""
+        given = list(inputs)
+        while given and given[-1] is None:
+            given.pop()
+        node = ir.node(op, given, attributes, num_outputs=outputs)
+        self.made.append(node)
+        for i, value in enumerate(node.outputs):
+            value.name = f"{self._name}.{len(self.made)}.{i}"
+        return node.outputs[0] if outputs == 1 else list(node.outputs)
+
+    def constant(self, array: Any, dtype: Any = np.int64) -> ir.Value:
+        """A constant."""
+        return constant(np.asarray(array, dtype), f"{self._name}.constant")
+
+
+def is_used(node: ir.Node, *positions: int) -> bool:
+    """True if something needs one of these outputs."""
+    found = [node.outputs[i] for i in positions if i < len(node.outputs)]
+    return any(v.uses() or v.is_graph_output() for v in found)
+
+
+def first_of(node: ir.Node, *outputs: ir.Value | None) -> list[ir.Value | None]:
+    """Replacements of as many outputs as a node has."""
+    whole = [*outputs, *[None] * len(node.outputs)]
+    return whole[: len(node.outputs)]
+
+
+def others(node: ir.Node, *names: str) -> dict[str, Any]:
+    """Attributes of a node but these, by name."""
+    return {k: v.value for k, v in node.attributes.items() if k not in names}
+
+
+def _summed(n: Nodes, node: ir.Node, bias: int) -> Any:
+    """The sum of input, skip and bias."""
+    total = n("Add", *node.inputs[:2])
+    addend = graph.input_at(node, bias)
+    return total if addend is None else n("Add", total, addend)
+
+
+def skip_layer_normalization(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Add and LayerNormalization."""
+    if is_used(node, 1, 2):
+        return None
+    total = _summed(n, node, 4)
+    epsilon = graph.attribute(node, "epsilon", 1e-12)
+    gamma, beta = graph.input_at(node, 2), graph.input_at(node, 3)
+    y = n("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
+    return first_of(node, y, None, None, total)
+
+
+def skip_simplified(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Add and RMSNormalization."""
+    if is_used(node, 1, 2):
+        return None
+    total = _summed(n, node, 3)
+    epsilon = graph.attribute(node, "epsilon", 1e-12)
+    y = n("RMSNormalization", total, graph.input_at(node, 2), axis=-1, epsilon=epsilon)
+    return first_of(node, y, None, None, total)
+
+
+def simplified(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """RMSNormalization, as onnxruntime spells it in the default domain."""
+    if is_used(node, 1):
+        return None
+    axis, epsilon = graph.attribute(node, "axis", -1), graph.attribute(node, "epsilon", 1e-5)
+    return first_of(node, n("RMSNormalization", *node.inputs[:2], axis=axis, epsilon=epsilon))
+
+
+def embed_layer_normalization(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Embeddings of words, positions and segments, summed and normalized."""
+    ids, segments, words, places, kinds, gamma, beta, mask, positions = (
+        graph.input_at(node, i) for i in range(9)
+    )
+    shape = None if ids is None else graph.shape(ids)
+    if shape is None or (is_used(node, 1) and mask is None):
+        return None
+    total = n("Gather", words, ids)
+    if positions is None:
+        limits = (n.constant([i]) for i in (0, shape[1], 0))
+        total = n("Add", total, n("Slice", places, *limits))
+    else:
+        total = n("Add", total, n("Gather", places, positions))
+    if segments is not None:
+        total = n("Add", total, n("Gather", kinds, segments))
+    y = n("LayerNormalization", total, gamma, beta, axis=-1, epsilon=graph.attribute(node, "epsilon", 1e-12))
+    lengths = n("ReduceSum", mask, n.constant([1]), keepdims=0) if is_used(node, 1) else None
+    return first_of(node, y, lengths, total)
+
+
+def gelu(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+    """Gelu, of the sum with a bias where there is one."""
+    x, bias = graph.input_at(node, 0), graph.input_at(node, 1)
+    form = "tanh" if node.op_type == "FastGelu" else "none"
+    return [n("Gelu", x if bias is None else n("Add", x, bias), approximate=form)]
+
+
+def quick_gelu(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """The product of x and Sigmoid(alpha * x)."""
+    (x,) = node.inputs
+    if x is None or x.dtype is None:
+        return None
+    alpha = n.constant(graph.attribute(node, "alpha", 1.702), x.dtype.numpy())
+    return [n("Mul", x, n("Sigmoid", n("Mul", x, alpha)))]
+
+
+def fused_matmul(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """MatMul of operands that are turned, times alpha."""
+    if graph.attribute(node, "transBatchA", 0) or graph.attribute(node, "transBatchB", 0):
+        return None
+    if any(v is None or graph.shape(v) is None for v in node.inputs):
+        return None
+    a, b = (_turned(n, graph.operand(node, i), graph.attribute(node, f"trans{'AB'[i]}", 0)) for i in (0, 1))
+    y, alpha = n("MatMul", a, b), graph.attribute(node, "alpha", 1.0)
+    kind = graph.operand(node, 0).dtype
+    return [y if alpha == 1.0 or kind is None else n("Mul", y, n.constant(alpha, kind.numpy()))]
+
+
+def _turned(n: Nodes, value: ir.Value, turn: int) -> ir.Value:
+    """The value with its last two axes exchanged, if so."""
+    rank = len(graph.static_shape(value))
+    if not turn or rank < 2:
+        return value
+    found: ir.Value = n("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
+    return found
+
+
+# Activations by name: their attributes in the order of parameters.
+ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+    "Relu": (),
+    "Tanh": (),
+    "Sigmoid": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+
+
+def _activated(n: Nodes, x: ir.Value, kind: str, parameters: list[float]) -> ir.Value:
+    """An activation of x."""
+    found: ir.Value
+    if kind == "Clip":
+        assert x.dtype is None or x.dtype == ir.DataType.FLOAT
+        found = n("Clip", x, *(n.constant(p, np.float32) for p in parameters))
+    else:
+        named: dict[str, Any] = dict(zip(ACTIVATIONS[kind], parameters))
+        found = n(kind, x, **named)
+    return found
+
+
+def fused_conv(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Conv, a sum with another image, an activation."""
+    kind = graph.attribute(node, "activation", "")
+    if kind and kind not in ACTIVATIONS:
+        return None
+    y = n("Conv", *node.inputs[:3], **others(node, "activation", "activation_params"))
+    added = graph.input_at(node, 3)
+    if added is not None:
+        y = n("Add", y, added)
+    return [_activated(n, y, kind, list(graph.attribute(node, "activation_params", ()))) if kind else y]
+
+
+def fused_gemm(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Gemm and an activation."""
+    kind = graph.attribute(node, "activation", "")
+    if (kind and kind not in ACTIVATIONS) or kind == "Clip":
+        return None
+    names = ("activation", "activation_alpha", "activation_beta", "activation_gamma")
+    y = n("Gemm", *node.inputs, **others(node, *names))
+    given = [node.attributes[a].value for a in names[1:] if a in node.attributes]
+    return [_activated(n, y, kind, given[: len(ACTIVATIONS[kind])]) if kind else y]
+
+
+def rotary_embedding(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Pairs of elements turned by angles of their position."""
+    x, ids, cos, sin = (graph.input_at(node, i) for i in range(4))
+    if not node.domain:
+        ids, cos, sin = sin, ids, cos
+    if x is None or graph.shape(x) is None or graph.attribute(node, "is_packed_batching", 0):
+        return None
+    if cos is None or graph.shape(cos) is None or graph.attribute(node, "scale", 1.0) != 1.0:
+        return None
+    if ids is not None and graph.shape(ids) is None:
+        return None
+    shape, half = graph.static_shape(x), graph.static_shape(cos)[-1]
+    heads = graph.attribute(node, "num_heads", 0) or (shape[2] // (2 * half) if len(shape) == 3 else 0)
+    if len(shape) == 3:  # [batch, positions, heads, width]
+        batch, length, size = shape
+        wide = n("Reshape", x, n.constant([batch, length, heads, size // heads]))
+    else:
+        batch, heads, length, _ = shape
+        wide = n("Transpose", x, perm=[0, 2, 1, 3])
+    width = graph.static_shape(x)[-1] // (heads if len(shape) == 3 else 1)
+    angles = [_at_positions(n, table, ids, (batch, length, half)) for table in (cos, sin)]
+    turned = _rotated(n, wide, angles, 2 * half, width, bool(graph.attribute(node, "interleaved", 0)))
+    if len(shape) == 3:
+        return [n("Reshape", turned, n.constant(shape))]
+    return [n("Transpose", turned, perm=[0, 2, 1, 3])]
+
+
+def _at_positions(n: Nodes, table: ir.Value | None, ids: ir.Value | None, shape: tuple[int, ...]) -> Any:
+    """[batch, positions, 1, half] of a table [positions, half]."""
+    batch, length, half = shape
+    found = table
+    if ids is not None:
+        if graph.static_shape(ids) == (1,) and (batch, length) != (1, 1):  # the first position
+            ids = n("Add", ids, n.constant(np.arange(length)[None]))
+            found = n("Gather", table, ids)
+            return n("Reshape", found, n.constant([1, length, 1, half]))
+        found = n("Gather", table, ids)
+    return n("Reshape", found, n.constant([batch, length, 1, half]))
+
+
+def _rotated(n: Nodes, x: Any, angles: list[Any], turned: int, width: int, interleaved: bool) -> Any:
+    """[batch, positions, heads, width], the first `turned` elements of each head turned."""
+    rest: list[Any] = []
+    if turned < width:
+        x, tail = n("Split", x, n.constant([turned, width - turned]), axis=-1, outputs=2)
+        rest = [tail]
+    half = turned // 2
+    if interleaved:
+        pairs = n("Reshape", x, n.constant([0, 0, 0, half, 2]))
+        parts = n("Split", pairs, n.constant([1, 1]), axis=-1, outputs=2)
+        a, b = (n("Squeeze", p, n.constant([-1])) for p in parts)
+    else:
+        a, b = n("Split", x, n.constant([half, half]), axis=-1, outputs=2)
+    cos, sin = angles
+    real = n("Sub", n("Mul", a, cos), n("Mul", b, sin))
+    imaginary = n("Add", n("Mul", a, sin), n("Mul", b, cos))
+    if interleaved:
+        both = [n("Unsqueeze", v, n.constant([-1])) for v in (real, imaginary)]
+        whole = n("Reshape", n("Concat", *both, axis=-1), n.constant([0, 0, 0, turned]))
+        return n("Concat", whole, *rest, axis=-1) if rest else whole
+    return n("Concat", real, imaginary, *rest, axis=-1)
+
+
+def rule(name: str, build: Build) -> Callable[[ir.Node], Replacement | None]:
+    """A rewrite rule from a function that makes nodes, or none where it does not apply."""
+
+    def apply(node: ir.Node) -> Replacement | None:
+        if (graph.owner(node).opset_imports.get("") or 0) < OPSET:
+            return None
+        n = Nodes(node)
+        outputs = build(n, node)
+        return None if outputs is None else Replacement(outputs, n.made)
+
+    apply.__name__ = name
+    return apply
+
+
+BUILDS: tuple[tuple[str, Build, str], ...] = (
+    ("SkipLayerNormalization", skip_layer_normalization, MICROSOFT),
+    ("SkipSimplifiedLayerNormalization", skip_simplified, MICROSOFT),
+    ("SimplifiedLayerNormalization", simplified, ""),
+    ("EmbedLayerNormalization", embed_layer_normalization, MICROSOFT),
+    ("Gelu", gelu, MICROSOFT),
+    ("BiasGelu", gelu, MICROSOFT),
+    ("FastGelu", gelu, MICROSOFT),
+    ("QuickGelu", quick_gelu, MICROSOFT),
+    ("FusedMatMul", fused_matmul, MICROSOFT),
+    ("TransposeMatMul", fused_matmul, MICROSOFT),
+    ("FusedConv", fused_conv, MICROSOFT),
+    ("FusedGemm", fused_gemm, MICROSOFT),
+    ("RotaryEmbedding", rotary_embedding, MICROSOFT),
+    ("RotaryEmbedding", rotary_embedding, ""),
+)
+
+
+def rows(builds: tuple[tuple[str, Build, str], ...]) -> tuple[RewriteRule, ...]:
+    """Rules of operators."""
+    return tuple(
+        RewriteRule(rule(f"{op}_as_core_operators", build), (op,), domain=domain)
+        for op, build, domain in builds
+    )
+
+
+ROWS = rows(BUILDS)

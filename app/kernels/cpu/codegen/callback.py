@@ -1,0 +1,43 @@
+"""Functions that are called by their address, and their optimized bitcode beside numba's cache.
+
+numba's cache holds machine code that is bound to one process. Bitcode can be compiled again: for a library
+that others load, which needs position-independent code (`app.kernels.library`).
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as binding
+import numba
+
+
+def compile_callback(signature: Any, function: Callable[..., Any]) -> Any:
+    """A function as numba's C callback, from numba's cache where it lies there."""
+    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+    if not compiled.cache_hits:
+        _write(_path(compiled), binding.parse_assembly(compiled.inspect_llvm()).as_bitcode())
+    return compiled
+
+
+def bitcode(compiled: Any) -> bytes:
+    """The module of a callback after LLVM's optimizations; it defines `compiled.native_name`.
+
+    Raises:
+        FileNotFoundError: another version of this package compiled it.
+    """
+    return _path(compiled).read_bytes()
+
+
+def _path(compiled: Any) -> Path:
+    name = hashlib.sha256(compiled.native_name.encode()).hexdigest()[:32]
+    return Path(numba.config.CACHE_DIR) / "bitcode" / f"{name}.bc"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)

@@ -1,0 +1,238 @@
+"""Regions of images at places known at run time only: RoiAlign and MaxRoiPool.
+
+Source: the ONNX operators RoiAlign, version 22, and MaxRoiPool, version 22.
+"""
+
+import math
+
+from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.extrema import like
+
+MOST = 2**30  # places along a bin of a region without bounds
+
+
+@njit
+def region(rois, roi, axis, scale, offset, bins):
+    """Start of a region (x1, y1, x2, y2) along an axis, extent of its bins; 1 wide without an offset."""
+    start = rois[4 * roi + axis] * scale - offset
+    extent = rois[4 * roi + 2 + axis] * scale - offset - start
+    if not offset > like(offset, 0):
+        extent = max(extent, like(offset, 1))
+    return start, extent / like(extent, bins)
+
+
+@njit
+def places(size, ratio):
+    """Places along a bin: a fixed number, or one for each pixel."""
+    if ratio > 0:
+        return ratio
+    return math.ceil(size) if size < like(size, MOST) else MOST
+
+
+@njit
+def spans(first, place, weight, at, start, size, bins, samples, extent):
+    """What the places of each bin along an axis read: (first pixel, pixels) and their weights.
+
+    Bin b has `samples` places from start + b * size on. Its weights, at + b * extent and following, are those
+    of the linear interpolation, summed up: the average over a product of places is a product of sums along
+    the axes. A place more than one pixel outside counts as zero.
+    """
+    zero, one = like(start, 0), like(start, 1)
+    share = size / like(one, max(samples, 1))
+    for b in range(bins):
+        corner = start + like(one, b) * size + like(one, 0.5) * share
+        begin, end = 0, samples
+        if share > zero:  # the places that may lie inside, of which there are few where the others are many
+            begin = max(int(min((-one - corner) / share, like(one, MOST))) - 1, 0)
+            end = min(int(max(min((like(one, extent) - corner) / share, like(one, MOST)), -one)) + 2, samples)
+        line = at + b * extent
+        low, high = extent, -1
+        for s in range(begin, end):
+            v = corner + like(one, s) * share
+            if -one <= v <= like(one, extent):
+                v = max(v, zero)
+                i = min(int(v), extent - 1)
+                f = v - like(one, i) if i < extent - 1 else zero
+                for k in range(i if high < 0 else high + 1, min(i + 2, extent)):
+                    weight[line + k] = zero
+                for k in range(i, low if high >= 0 else i):
+                    weight[line + k] = zero
+                low = min(low, i)
+                high = max(high, min(i + 1, extent - 1))
+                weight[line + i] += one - f
+                if i + 1 < extent:
+                    weight[line + i + 1] += f
+        first[place + 2 * b] = low
+        first[place + 2 * b + 1] = max(high - low + 1, 0)
+
+
+_ALIGN = """\
+from app.kernels.cpu.extrema import like
+from app.kernels.cpu.regions import places, region, spans
+{more}
+
+def kernel(
+    x, rois, images, y, scales, first, weight, {parameters}count, channels, h, w, oh, ow, ratio,
+    begin, end, thread
+):
+    rows = thread * 2 * (oh + ow)
+    columns = rows + 2 * oh
+    down = thread * (oh * h + ow * w)
+    along = down + oh * h
+    zero = like(scales[0], 0)
+    for roi in range(begin, end):
+        image = images[roi]
+        left, bin_w = region(rois, roi, 0, scales[0], scales[1], ow)
+        top, bin_h = region(rois, roi, 1, scales[0], scales[1], oh)
+        high, wide = places(bin_h, ratio), places(bin_w, ratio)
+        spans(first, rows, weight, down, top, bin_h, oh, high, h)
+        spans(first, columns, weight, along, left, bin_w, ow, wide, w)
+        share = like(zero, 1) / (like(zero, max(high, 1)) * like(zero, max(wide, 1)))
+        if image < 0 or image >= count:
+            image = 0
+            share = zero / zero
+        for c in range(channels):
+            plane = {plane}
+            target = {target}
+            for i in range(oh):
+                row, lines = first[rows + 2 * i], first[rows + 2 * i + 1]
+                for j in range(ow):
+                    column, n = first[columns + 2 * j], first[columns + 2 * j + 1]
+                    total = {zero}
+                    for a in range(row, row + lines):
+                        part = {zero}
+                        for b in range(column, column + n):
+                            part = part + {pixel}
+                        total = total + {line_weight} * part
+                    {store}
+"""
+
+
+def roi_align(lanes: int = 0) -> str:
+    """Source of a kernel for y[r, c] = averages over the bins of region r of image images[r].
+
+    x: T[count, channels, h, w]; rois: T[r, 4]; images: int64[r]; y: T[r, channels, oh, ow]; scales: T[2],
+    spatial scale and offset in pixels; scratch of a thread: first: int64[2 * (oh + ow)], weight: T[oh * h +
+    ow * w]. `ratio` is the number of places along a bin, 0 where it follows from the region. A region of no
+    image is NaN. Units are regions. With `lanes`, so many channels of a pixel lie together and pixels `step`
+    apart; images have `x_image` elements, regions `y_image`, and `vectors: int64[channels, 2]` are offsets in
+    these.
+    """
+    if not lanes:
+        return _ALIGN.format(
+            more="",
+            parameters="",
+            plane="(image * channels + c) * h * w",
+            target="(roi * channels + c) * oh * ow",
+            zero="zero",
+            pixel="weight[along + j * w + b] * x[plane + a * w + b]",
+            line_weight="weight[down + i * h + a]",
+            store="y[target + i * ow + j] = total * share",
+        )
+    return _ALIGN.format(
+        more="from app.kernels.cpu.codegen.vectors import load, splat, store\n",
+        parameters="vectors, x_image, y_image, step, ",
+        plane="image * x_image + vectors[2 * c]",
+        target="roi * y_image + vectors[2 * c + 1]",
+        zero=f"splat(zero, {lanes})",
+        pixel=f"splat(weight[along + j * w + b], {lanes}) * load(x, plane + (a * w + b) * step, {lanes})",
+        line_weight=f"splat(weight[down + i * h + a], {lanes})",
+        store=f"store(y, target + (i * ow + j) * step, total * splat(share, {lanes}))",
+    )
+
+
+@njit
+def corners(v, extent):
+    """Pixels around a place, the weight of the second, and False where it counts as zero."""
+    zero = like(v, 0)
+    if not (like(v, -1) <= v <= like(v, extent)):
+        return 0, 0, zero, False
+    v = max(v, zero)
+    i = min(int(v), extent - 1)
+    if i == extent - 1:
+        return i, i, zero, True
+    return i, i + 1, v - like(v, i), True
+
+
+def roi_align_max(x, rois, images, y, scales, count, channels, h, w, oh, ow, ratio, begin, end):
+    """As `roi_align`, the largest of the four weighted pixels of all places. Units are regions."""
+    zero, one = like(scales[0], 0), like(scales[0], 1)
+    for roi in range(begin, end):
+        image = images[roi]
+        left, bin_w = region(rois, roi, 0, scales[0], scales[1], ow)
+        top, bin_h = region(rois, roi, 1, scales[0], scales[1], oh)
+        high, wide = places(bin_h, ratio), places(bin_w, ratio)
+        step_h, step_w = bin_h / like(one, max(high, 1)), bin_w / like(one, max(wide, 1))
+        for c in range(channels):
+            plane = (image * channels + c) * h * w
+            for unit in range(oh * ow):
+                i, j = unit // ow, unit % ow
+                best = zero
+                for s in range(high * wide):
+                    v = top + like(one, i) * bin_h + (like(one, s // wide) + like(one, 0.5)) * step_h
+                    u = left + like(one, j) * bin_w + (like(one, s % wide) + like(one, 0.5)) * step_w
+                    row, next_row, f, is_row = corners(v, h)
+                    column, next_column, g, is_column = corners(u, w)
+                    value = zero
+                    if is_row and is_column:
+                        a, b = plane + row * w, plane + next_row * w
+                        upper = max((one - f) * (one - g) * x[a + column], (one - f) * g * x[a + next_column])
+                        lower = max(f * (one - g) * x[b + column], f * g * x[b + next_column])
+                        value = max(upper, lower)
+                    best = value if s == 0 else max(best, value)
+                if image < 0 or image >= count:
+                    best = zero / zero
+                y[(roi * channels + c) * oh * ow + unit] = best
+
+
+def max_roi_pool(x, rois, y, scale, line, count, channels, h, w, oh, ow, begin, end, thread):
+    """y[r, c] = maxima over the bins of region r, rounded outwards to pixels; 0 where a bin is empty.
+
+    x: T[count, channels, h, w]; rois: T[r, 5], (image, x1, y1, x2, y2); y: T[r, channels, oh, ow];
+    scale: T[1]; line: T[threads, w]. A region of no image is NaN. Units are planes of y.
+    """
+    zero, one = like(scale[0], 0), like(scale[0], 1)
+    spare = thread * w
+    for unit in range(begin, end):
+        roi, c = unit // channels, unit % channels
+        at = 5 * roi
+        image = int(rois[at])
+        left = pixel_of(rois[at + 1], scale[0])
+        top = pixel_of(rois[at + 2], scale[0])
+        right = pixel_of(rois[at + 3], scale[0])
+        bottom = pixel_of(rois[at + 4], scale[0])
+        bin_h = like(one, max(bottom - top + 1, 1)) / like(one, oh)
+        bin_w = like(one, max(right - left + 1, 1)) / like(one, ow)
+        if image < 0 or image >= count:
+            for i in range(oh * ow):
+                y[unit * oh * ow + i] = zero / zero
+            continue
+        begin_w, end_w = min(max(left, 0), w), min(max(right + 1, left + 1, 0) + 1, w)
+        for i in range(oh):
+            low = min(max(math.floor(like(one, i) * bin_h) + top, 0), h)
+            high = min(max(math.ceil(like(one, i + 1) * bin_h) + top, 0), h)
+            source = ((image * channels + c) * h + low) * w
+            if low < high:
+                for b in range(begin_w, end_w):
+                    line[spare + b] = x[source + b]
+                for a in range(1, high - low):
+                    for b in range(begin_w, end_w):
+                        v = x[source + a * w + b]
+                        line[spare + b] = v if v > line[spare + b] else line[spare + b]
+            for j in range(ow):
+                first = min(max(math.floor(like(one, j) * bin_w) + left, 0), w)
+                last = min(max(math.ceil(like(one, j + 1) * bin_w) + left, 0), w)
+                best = zero
+                if low < high and first < last:
+                    best = line[spare + first]
+                    for b in range(first + 1, last):
+                        v = line[spare + b]
+                        best = v if v > best else best
+                y[unit * oh * ow + i * ow + j] = best
+
+
+@njit
+def pixel_of(v, scale):
+    """The pixel nearest to a place, of which there are not more than MOST."""
+    most = like(v, MOST)
+    return math.floor(max(min(v * scale + like(v, 0.5), most), -most))

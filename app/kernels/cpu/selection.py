@@ -1,0 +1,255 @@
+"""Results whose size depends on the elements: NonZero, Compress, Unique, NonMaxSuppression.
+
+A kernel that finds out how much there is writes it to `found: int64[1]`. All have one unit.
+"""
+
+from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.extrema import like
+
+GROUP = 16  # boxes that are compared before it is asked whether one of them overlapped
+
+
+def count_nonzero(x, found, size, begin, end):
+    """Found = elements of x: T[size] that are not zero."""
+    for _ in range(begin, end):
+        count = 0
+        for i in range(size):
+            count += 1 if x[i] != 0 else 0
+        found[0] = count
+
+
+def nonzero(x, y, found, shape, rank, count, rows, columns, begin, end):
+    """y[axis, k] = index along an axis of the k-th element that is not zero. A negative `count` is unknown.
+
+    x: T[rows, columns], whose outer axes have the extents shape: int64[rank - 1]; y: int64[rank, count] and
+    one more element, which is written.
+    """
+    for _ in range(begin, end):
+        if count < 0:
+            count = 0
+            for i in range(rows * columns):
+                count += 1 if x[i] != 0 else 0
+            found[0] = count
+        k = 0
+        last = (rank - 1) * count
+        for row in range(rows):
+            first = k
+            for j in range(columns):
+                y[last + k] = j  # overwritten by the next one unless this one counts
+                k += 1 if x[row * columns + j] != 0 else 0
+            rest = row
+            for axis in range(rank - 2, -1, -1):
+                index = rest % shape[axis]
+                rest = rest // shape[axis]
+                for i in range(first, k):
+                    y[axis * count + i] = index
+
+
+def compress(x, condition, y, chosen, found, limit, outer, n, inner, begin, end):
+    """Y = the slices of x: T[outer, n, inner] along the middle axis where a condition holds.
+
+    condition: uint8[limit], limit <= n; y: T[outer, found[0], inner]; chosen: int64[limit + 1] of scratch.
+    """
+    for _ in range(begin, end):
+        count = 0
+        for i in range(limit):
+            chosen[count] = i * inner
+            count += condition[i]
+        found[0] = count
+        for o in range(outer):
+            for k in range(count):
+                source = o * n * inner + chosen[k]
+                target = (o * count + k) * inner
+                if inner == 1:
+                    y[target] = x[source]
+                    continue
+                for j in range(inner):
+                    y[target + j] = x[source + j]
+
+
+_UNIQUE = """\
+from numba import uint64
+
+from app.kernels.cpu.radix import BUCKETS, DIGIT, order_of
+
+
+def kernel(
+    x, values, first, inverse, counts, spare, histogram, found, outer, n, inner, is_sorted, begin, end
+):
+    for _ in range(begin, end):
+        width, order = outer * inner, inverse  # positions in order; `inverse` is made of them last
+        for i in range(n):
+            order[i] = i
+        for w in range(width - 1, -1, -1):
+            # From the last element of a slice to the first, each from its lowest digit: stable passes.
+            at = w // inner * n * inner + w % inner
+            for shift in range(0, {bits}, DIGIT):
+                for b in range(BUCKETS):
+                    histogram[b] = 0
+                for i in range(n):
+                    key = uint64(order_of(uint64(x[at + i * inner]), {signed}, {floating}, {bits}))
+                    histogram[(key >> uint64(shift)) & uint64(BUCKETS - 1)] += 1
+                total, largest = 0, 0
+                for b in range(BUCKETS):
+                    held = histogram[b]
+                    largest = max(largest, held)
+                    histogram[b] = total
+                    total += held
+                if largest == n:
+                    continue
+                for i in range(n):
+                    p = order[i]
+                    key = uint64(order_of(uint64(x[at + p * inner]), {signed}, {floating}, {bits}))
+                    b = (key >> uint64(shift)) & uint64(BUCKETS - 1)
+                    spare[histogram[b]] = p
+                    histogram[b] += 1
+                for i in range(n):
+                    order[i] = spare[i]
+        groups = 0
+        for i in range(n):
+            p = order[i]
+            is_new = i == 0
+            if not is_new:
+                q = order[i - 1]
+                for w in range(width):
+                    at = w // inner * n * inner + w % inner
+                    a = order_of(uint64(x[at + p * inner]), {signed}, {floating}, {bits})
+                    b = order_of(uint64(x[at + q * inner]), {signed}, {floating}, {bits})
+                    if a != b:
+                        is_new = True
+                        break
+            if is_new:
+                first[groups] = p
+                counts[groups] = 0
+                groups += 1
+            counts[groups - 1] += 1
+            spare[p] = groups - 1
+        for i in range(n):
+            inverse[i] = spare[i]
+        if not is_sorted:
+            # In the order of appearance: positions that begin a group are its new numbers.
+            number = 0
+            for i in range(n):
+                g = inverse[i]
+                if first[g] == i:
+                    spare[g] = number
+                    number += 1
+            for i in range(n):
+                inverse[i] = spare[inverse[i]]
+            number = 0
+            for i in range(n):
+                if inverse[i] == number:
+                    first[number] = i
+                    counts[number] = 0
+                    number += 1
+                counts[inverse[i]] += 1
+        for g in range(groups):
+            for w in range(width):
+                at = w // inner * n * inner + w % inner
+                values[w // inner * groups * inner + g * inner + w % inner] = x[at + first[g] * inner]
+        found[0] = groups
+"""
+
+
+def unique(signed: bool, floating: bool, bits: int) -> str:
+    """Source of a kernel for the different slices along the middle axis, in order or as they appear.
+
+    x: uint[outer, n, inner], the bits of the elements; values: uint[outer, groups, inner] of the first slices
+    of the groups; first, inverse, counts, spare: int64[n]; histogram: int64[BUCKETS]. A radix sort, by the
+    elements of a slice from the last one to the first; equal ones keep their order.
+    """
+    return _UNIQUE.format(signed=signed, floating=floating, bits=bits)
+
+
+@njit
+def comes_before(scores, i, j):
+    """True if box i is chosen before box j: a higher score, of equals the first."""
+    return scores[i] > scores[j] or (scores[i] == scores[j] and i < j)
+
+
+@njit
+def sift(heap, at, root, size, scores):
+    """Restore the heap below a root: every parent is chosen before its children."""
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            return
+        if child + 1 < size and comes_before(scores, at + heap[child + 1], at + heap[child]):
+            child += 1
+        if not comes_before(scores, at + heap[child], at + heap[root]):
+            return
+        heap[root], heap[child] = heap[child], heap[root]
+        root = child
+
+
+@njit
+def overlaps(kept, size, x1, y1, x2, y2, limit):
+    """True if one of the kept boxes overlaps with a box by more than a limit.
+
+    kept: T[5, size rounded up, GROUP]: corners and area, GROUP boxes together, unused ones empty.
+    """
+    zero = like(x1, 0)
+    area = (x2 - x1) * (y2 - y1)
+    if not area > zero:
+        return False
+    for group in range(0, size, GROUP):
+        at = 5 * group
+        hits = 0
+        for i in range(GROUP):
+            wide = min(x2, kept[at + 2 * GROUP + i]) - max(x1, kept[at + i])
+            high = min(y2, kept[at + 3 * GROUP + i]) - max(y1, kept[at + GROUP + i])
+            other = kept[at + 4 * GROUP + i]
+            both = max(wide, zero) * max(high, zero)
+            union = area + other - both
+            hits += (other > zero) & (union > zero) & (both > limit * union)
+        if hits:
+            return True
+    return False
+
+
+def suppress(
+    boxes, scores, limit, least, y, heap, kept, found, batch, classes, n, most, has_least, center, begin, end
+):
+    """Y = (image, class, box) of boxes in order of their scores, without those that overlap with one before.
+
+    boxes: float32[batch, n, 4], opposite corners (y, x), or center and extents (x, y) with `center`; scores:
+    float32[batch, classes, n]; y: int64[.., 3]; heap: int64[n + 1]; kept: float32[5, most rounded up to
+    GROUP]; limit, least: float32[1]; at most `most` boxes a class; with `has_least` of scores above `least`.
+    """
+    half = like(boxes[0], 0.5)
+    for _ in range(begin, end):
+        count = 0
+        for line in range(batch * classes):
+            image = line // classes
+            at = line * n
+            size = 0
+            for i in range(n):
+                heap[size] = i
+                size += 1 if not has_least or scores[at + i] > least[0] else 0
+            for i in range(size // 2):
+                sift(heap, at, size // 2 - 1 - i, size, scores)
+            chosen = 0
+            while size > 0 and chosen < most:
+                i = heap[0]
+                size -= 1
+                heap[0] = heap[size]
+                sift(heap, at, 0, size, scores)
+                place = (image * n + i) * 4
+                a, b, c, d = boxes[place], boxes[place + 1], boxes[place + 2], boxes[place + 3]
+                if center:
+                    a, b, c, d = a - c * half, b - d * half, a + c * half, b + d * half
+                x1, x2, y1, y2 = min(a, c), max(a, c), min(b, d), max(b, d)
+                if overlaps(kept, chosen, x1, y1, x2, y2, limit[0]):
+                    continue
+                group, lane = chosen // GROUP * GROUP, chosen % GROUP
+                slot = 5 * group + lane
+                if lane == 0:
+                    for k in range(5 * GROUP):
+                        kept[slot + k] = like(half, 0)
+                kept[slot], kept[slot + GROUP] = x1, y1
+                kept[slot + 2 * GROUP], kept[slot + 3 * GROUP] = x2, y2
+                kept[slot + 4 * GROUP] = (x2 - x1) * (y2 - y1)
+                y[3 * count], y[3 * count + 1], y[3 * count + 2] = image, line % classes, i
+                chosen += 1
+                count += 1
+        found[0] = count

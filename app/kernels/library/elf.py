@@ -1,0 +1,183 @@
+"""ELF for x86-64: relocatable objects read, and written for plain bytes.
+
+Source: System V ABI, AMD64 supplement 1.0, section 4; System V gABI, chapter 4.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+PAGE = 4096
+SYMBOL = struct.Struct("<IBBHQQ")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+RELA = struct.Struct("<QQq")
+SEGMENT = struct.Struct("<IIQQQQQQ")
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+MAGIC = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64 bit, little-endian
+X86_64, RELOCATABLE, SHARED = 62, 1, 3
+
+PROGBITS, SYMTAB, STRTAB, RELA_TABLE, HASH, DYNAMIC, NOTE, NOBITS, DYNSYM = 1, 2, 3, 4, 5, 6, 7, 8, 11
+VERSION_NEED, VERSIONS = 0x6FFFFFFE, 0x6FFFFFFF
+WRITE, ALLOC, EXECUTE = 1, 2, 4
+
+R_64, R_PC32, R_PLT32, R_GLOB_DAT, R_RELATIVE, R_PC64 = 1, 2, 4, 6, 8, 24
+GOT_RELATIVE = (9, 41, 42)  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX
+
+# Parts of a shared library in the order of their addresses.
+READ, CODE, RELRO, DATA, BSS, WEIGHTS = range(6)
+
+
+class LinkError(Exception):
+    """An object cannot become a library; the message says why."""
+
+
+class Symbol(NamedTuple):
+    """An entry of a symbol table; `section` 0 is undefined."""
+
+    name: str
+    info: int
+    section: int
+    value: int
+    size: int
+
+
+class Relocation(NamedTuple):
+    """A place in a section that gets the address of a symbol."""
+
+    offset: int
+    symbol: int
+    kind: int
+    addend: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the object: its bytes and what is relocated in them."""
+
+    name: str
+    kind: int
+    flags: int
+    size: int
+    alignment: int
+    content: bytes
+    relocations: tuple[Relocation, ...]
+
+    @property
+    def part(self) -> int:
+        """READ, CODE, RELRO, DATA or BSS."""
+        if self.flags & EXECUTE:
+            return CODE
+        if not self.flags & WRITE:
+            return READ
+        if self.kind == NOBITS:
+            return BSS
+        return RELRO if self.name.startswith((".data.rel.ro", ".init_array")) else DATA
+
+
+class RelocatableObject:
+    """A relocatable object file."""
+
+    def __init__(self, raw: bytes) -> None:
+        head = HEADER.unpack_from(raw)
+        if head[0][:6] != MAGIC[:6] or head[1:3] != (RELOCATABLE, X86_64):
+            raise LinkError("expected a relocatable object for x86-64")
+        self._raw = raw
+        heads = [SECTION.unpack_from(raw, head[6] + i * head[11]) for i in range(head[12])]
+        names = heads[head[13]]
+        table = next(h for h in heads if h[1] == SYMTAB)
+        strings = heads[table[6]]
+        self.symbols = tuple(
+            Symbol(self._text(strings, name), info, index, value, size)
+            for name, info, _, index, value, size in SYMBOL.iter_unpack(self._bytes(table))
+        )
+        relocations = {
+            h[7]: tuple(
+                Relocation(offset, info >> 32, info & 0xFFFFFFFF, addend)
+                for offset, info, addend in RELA.iter_unpack(self._bytes(h))
+            )
+            for h in heads
+            if h[1] == RELA_TABLE
+        }
+        self.sections = {
+            i: Section(
+                self._text(names, h[0]),
+                h[1],
+                h[2],
+                h[5],
+                max(h[8], 1),
+                self._bytes(h),
+                relocations.get(i, ()),
+            )
+            for i, h in enumerate(heads)
+            if h[2] & ALLOC and h[5]
+        }
+
+    def _bytes(self, head: tuple[int, ...]) -> bytes:
+        return b"" if head[1] == NOBITS else self._raw[head[4] : head[4] + head[5]]
+
+    def _text(self, table: tuple[int, ...], offset: int) -> str:
+        start = table[4] + offset
+        return self._raw[start : self._raw.index(b"\0", start)].decode()
+
+    @cached_property
+    def used(self) -> tuple[int, ...]:
+        """Symbols that are relocated against, in order."""
+        return tuple(sorted({r.symbol for s in self.sections.values() for r in s.relocations}))
+
+    @cached_property
+    def imports(self) -> tuple[int, ...]:
+        """Those that the object does not define, in the order of their names."""
+        return tuple(sorted((i for i in self.used if not self.symbols[i].section), key=self._name))
+
+    def _name(self, index: int) -> str:
+        return self.symbols[index].name
+
+    @cached_property
+    def through_table(self) -> tuple[int, ...]:
+        """Symbols whose addresses the code loads from the global offset table."""
+        loaded = {r.symbol for s in self.sections.values() for r in s.relocations if r.kind in GOT_RELATIVE}
+        return tuple(sorted(loaded | set(self.imports)))
+
+
+class StringTable:
+    """A string table."""
+
+    def __init__(self) -> None:
+        self.content = bytearray(b"\0")
+        self._at: dict[str, int] = {"": 0}
+
+    def put(self, text: str) -> int:
+        """Offset of a string, added where it is new."""
+        if text not in self._at:
+            self._at[text] = len(self.content)
+            self.content += text.encode() + b"\0"
+        return self._at[text]
+
+
+def data_object(symbol: str, parts: Sequence[bytes]) -> bytes:
+    """A relocatable object that defines one symbol: read-only bytes that start on a page."""
+    content, names, symbols = b"".join(parts) + bytes(PAGE), StringTable(), StringTable()
+    # Hidden: another library of the same program may have the symbol too.
+    table = bytes(SYMBOL.size) + SYMBOL.pack(symbols.put(symbol), 0x11, 2, 1, 0, len(content))
+    sections = (
+        (".rodata.weights", PROGBITS, ALLOC, content, 0, 0, PAGE, 0),
+        (".symtab", SYMTAB, 0, table, 3, 1, 8, SYMBOL.size),
+        (".strtab", STRTAB, 0, symbols.content, 0, 0, 1, 0),
+        (".note.GNU-stack", PROGBITS, 0, b"", 0, 0, 1, 0),
+        (".shstrtab", STRTAB, 0, names.content, 0, 0, 1, 0),
+    )
+    for name, *_ in sections:
+        names.put(name)
+    out, heads = bytearray(HEADER.size), bytearray(SECTION.size)
+    for name, kind, flags, body, link, info, alignment, entry in sections:
+        out += bytes(-len(out) % alignment)
+        heads += SECTION.pack(
+            names.put(name), kind, flags, 0, len(out), len(body), link, info, alignment, entry
+        )
+        out += body
+    out += bytes(-len(out) % 8)
+    head = (MAGIC, RELOCATABLE, X86_64, 1, 0, 0, len(out), 0, HEADER.size, 0, 0, SECTION.size)
+    HEADER.pack_into(out, 0, *head, len(sections) + 1, len(sections))
+    return bytes(out + heads)

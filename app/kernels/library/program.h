@@ -1,0 +1,36 @@
+/* What `image.py` writes into a library beside the kernels: the program as constants. */
+#include <stdint.h>
+
+#include "model.h"
+
+enum { IN_NUMBER = 0, IN_ARENA = 1, IN_WEIGHTS = 2, IN_BUFFERS = 3, SPACES = 4 };
+
+struct place {
+    int64_t space, offset;
+};
+
+/* A bit of CPUID that must be set. */
+struct feature {
+    uint32_t leaf, subleaf, reg, mask;
+};
+
+struct program {
+    int64_t threads, arena_bytes, buffer_bytes, weight_bytes;
+    int64_t rows, arguments, inputs, outputs, features, state; /* state: bits of XCR0 that the system must save */
+    const int64_t *row;           /* 5 numbers each: kernel, arity, units, first argument, shared */
+    const struct place *argument;
+    void *const *kernel;          /* by the first number of a row */
+    const stowplan_tensor *input, *output;
+    const struct place *input_place, *output_place;
+    const struct feature *feature;
+    const char *weights;
+    const char *metadata;
+};
+
+extern const struct program stowplan_program;
+
+/* The driver of the CPU kernels (`app.kernels.cpu.runtime.driver`). */
+extern void stowplan_lead(int64_t *mailbox, int64_t threads, int64_t *rows, int64_t *arguments, int64_t first,
+                          int64_t last, int64_t *ticks);
+extern void stowplan_help(int64_t *mailbox, int64_t thread, int64_t threads);
+extern void stowplan_wake(int64_t *mailbox, int64_t threads);

@@ -1,0 +1,1250 @@
+; ModuleID = 'runtime.c'
+source_filename = "runtime.c"
+target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-f80:128-n8:16:32:64-S128"
+target triple = "x86_64-pc-linux-gnu"
+
+%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%union.pthread_mutex_t = type { %struct.__pthread_mutex_s }
+%struct.__pthread_mutex_s = type { i32, i32, i32, i32, i32, i16, i16, %struct.__pthread_internal_list }
+%struct.__pthread_internal_list = type { ptr, ptr }
+%struct.stowplan = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, [4 x ptr], ptr, i64, %struct.cpu_set_t, [256 x i64] }
+%struct.cpu_set_t = type { [16 x i64] }
+%struct.feature = type { i32, i32, i32, i32 }
+%struct.place = type { i64, i64 }
+%struct.start = type { ptr, i32 }
+%struct.stowplan_tensor = type { ptr, ptr, i32, i32, i64 }
+
+@stowplan_program = external local_unnamed_addr constant %struct.program, align 8
+@.str = private unnamed_addr constant [9 x i8] c"no error\00", align 1
+@.str.1 = private unnamed_addr constant [43 x i8] c"the system gave no memory for the instance\00", align 1
+@.str.2 = private unnamed_addr constant [35 x i8] c"the system started no more threads\00", align 1
+@.str.3 = private unnamed_addr constant [99 x i8] c"this processor lacks instructions that the model was compiled for; see \22processor\22 in the metadata\00", align 1
+@.str.4 = private unnamed_addr constant [76 x i8] c"another thread is running this instance; create an instance for each thread\00", align 1
+@.str.5 = private unnamed_addr constant [64 x i8] c"the instance was created before fork(); create one in the child\00", align 1
+@.str.6 = private unnamed_addr constant [50 x i8] c"an argument is NULL, negative, or an unknown flag\00", align 1
+@.str.7 = private unnamed_addr constant [16 x i8] c"a kernel failed\00", align 1
+@.str.8 = private unnamed_addr constant [15 x i8] c"unknown status\00", align 1
+@raised = internal unnamed_addr global i32 0, align 4
+@PyExc_StopIteration = hidden local_unnamed_addr global ptr null, align 8
+@PyExc_SystemError = hidden local_unnamed_addr global ptr null, align 8
+@PyExc_RuntimeError = hidden local_unnamed_addr global ptr null, align 8
+@weights_lock = internal global %union.pthread_mutex_t zeroinitializer, align 8
+@weights_users = internal unnamed_addr global i32 0, align 4
+@weights_mapped = internal global ptr null, align 8
+@weights_bytes_mapped = internal global i64 0, align 8
+@weights_copy = internal unnamed_addr global ptr null, align 8
+@reltable.stowplan_message = private unnamed_addr constant [8 x i32] [i32 trunc (i64 sub (i64 ptrtoint (ptr @.str to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.1 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.2 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.3 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.4 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.5 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.6 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.7 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32)], align 4
+
+; Function Attrs: minsize nounwind optsize uwtable
+define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
+  %2 = icmp eq ptr %0, null
+  br i1 %2, label %62, label %3
+
+3:                                                ; preds = %1
+  %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
+  %5 = load ptr, ptr %4, align 8, !tbaa !3
+  %6 = icmp eq ptr %5, null
+  br i1 %6, label %33, label %7
+
+7:                                                ; preds = %3
+  %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
+  %9 = load i32, ptr %8, align 8, !tbaa !11
+  %10 = tail call i32 @getpid() #14
+  %11 = icmp eq i32 %9, %10
+  br i1 %11, label %12, label %33
+
+12:                                               ; preds = %7
+  %13 = load ptr, ptr %4, align 8, !tbaa !3
+  %14 = getelementptr inbounds i64, ptr %13, i64 33
+  store atomic i64 1, ptr %14 seq_cst, align 8
+  %15 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
+  %16 = load i32, ptr %15, align 4, !tbaa !12
+  %17 = icmp eq i32 %16, 0
+  br i1 %17, label %22, label %18
+
+18:                                               ; preds = %12
+  %19 = load ptr, ptr %4, align 8, !tbaa !3
+  %20 = add nsw i32 %16, 1
+  %21 = sext i32 %20 to i64
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #14
+  br label %22
+
+22:                                               ; preds = %18, %12
+  br label %23
+
+23:                                               ; preds = %22, %28
+  %24 = phi i64 [ %32, %28 ], [ 1, %22 ]
+  %25 = load i32, ptr %15, align 4, !tbaa !12
+  %26 = sext i32 %25 to i64
+  %27 = icmp sgt i64 %24, %26
+  br i1 %27, label %33, label %28
+
+28:                                               ; preds = %23
+  %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15, i64 %24
+  %30 = load i64, ptr %29, align 8, !tbaa !13
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #14
+  %32 = add nuw nsw i64 %24, 1
+  br label %23, !llvm.loop !14
+
+33:                                               ; preds = %23, %7, %3
+  %34 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 2
+  %35 = load ptr, ptr %34, align 8, !tbaa !16
+  %36 = icmp eq ptr %35, null
+  br i1 %36, label %53, label %37
+
+37:                                               ; preds = %33
+  %38 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
+  %39 = load i32, ptr %38, align 4, !tbaa !17
+  %40 = and i32 %39, 1
+  %41 = icmp eq i32 %40, 0
+  br i1 %41, label %53, label %42
+
+42:                                               ; preds = %37
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #14
+  %44 = load i32, ptr @weights_users, align 4, !tbaa !18
+  %45 = add nsw i32 %44, -1
+  store i32 %45, ptr @weights_users, align 4, !tbaa !18
+  %46 = icmp eq i32 %45, 0
+  br i1 %46, label %47, label %51
+
+47:                                               ; preds = %42
+  %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
+  %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #14
+  store ptr null, ptr @weights_copy, align 8, !tbaa !16
+  br label %51
+
+51:                                               ; preds = %42, %47
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #14
+  br label %53
+
+53:                                               ; preds = %51, %37, %33
+  %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12
+  %55 = load ptr, ptr %54, align 8, !tbaa !19
+  %56 = icmp eq ptr %55, null
+  br i1 %56, label %61, label %57
+
+57:                                               ; preds = %53
+  %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 13
+  %59 = load i64, ptr %58, align 8, !tbaa !20
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #14
+  br label %61
+
+61:                                               ; preds = %57, %53
+  tail call void @free(ptr noundef nonnull %0) #14
+  br label %62
+
+62:                                               ; preds = %1, %61
+  ret void
+}
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @getpid() local_unnamed_addr #1
+
+; Function Attrs: minsize optsize
+declare void @stowplan_wake(ptr noundef, i64 noundef) local_unnamed_addr #2
+
+; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
+declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #3
+
+; Function Attrs: minsize optsize
+declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #2
+
+; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
+declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @munmap(ptr noundef, i64 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite)
+declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
+
+; Function Attrs: minsize nounwind optsize uwtable
+define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
+  %4 = alloca [4 x i32], align 16
+  %5 = icmp eq ptr %0, null
+  br i1 %5, label %270, label %6
+
+6:                                                ; preds = %3
+  store ptr null, ptr %0, align 8, !tbaa !16
+  %7 = icmp ugt i32 %2, 3
+  %8 = icmp slt i32 %1, 0
+  %9 = or i1 %8, %7
+  br i1 %9, label %270, label %10
+
+10:                                               ; preds = %6
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #15
+  %11 = getelementptr inbounds i32, ptr %4, i64 1
+  %12 = getelementptr inbounds i32, ptr %4, i64 2
+  %13 = getelementptr inbounds i32, ptr %4, i64 3
+  %14 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #15, !srcloc !21
+  %15 = extractvalue { i32, i32, i32, i32 } %14, 0
+  %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 8), align 8, !tbaa !22
+  %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8
+  %18 = tail call i64 @llvm.smax.i64(i64 %16, i64 0)
+  br label %19
+
+19:                                               ; preds = %28, %10
+  %20 = phi i64 [ 0, %10 ], [ %45, %28 ]
+  %21 = icmp eq i64 %20, %18
+  br i1 %21, label %46, label %22
+
+22:                                               ; preds = %19
+  %23 = getelementptr inbounds %struct.feature, ptr %17, i64 %20
+  %24 = load i32, ptr %23, align 4, !tbaa !24
+  %25 = icmp sgt i32 %24, -1
+  %26 = icmp ugt i32 %24, %15
+  %27 = select i1 %25, i1 %26, i1 false
+  br i1 %27, label %55, label %28
+
+28:                                               ; preds = %22
+  %29 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 1
+  %30 = load i32, ptr %29, align 4, !tbaa !26
+  %31 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %24, i32 %30) #15, !srcloc !21
+  %32 = extractvalue { i32, i32, i32, i32 } %31, 0
+  %33 = extractvalue { i32, i32, i32, i32 } %31, 1
+  %34 = extractvalue { i32, i32, i32, i32 } %31, 2
+  %35 = extractvalue { i32, i32, i32, i32 } %31, 3
+  store i32 %32, ptr %4, align 16, !tbaa !18
+  store i32 %33, ptr %11, align 4, !tbaa !18
+  store i32 %34, ptr %12, align 8, !tbaa !18
+  store i32 %35, ptr %13, align 4, !tbaa !18
+  %36 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 2
+  %37 = load i32, ptr %36, align 4, !tbaa !27
+  %38 = zext i32 %37 to i64
+  %39 = getelementptr inbounds [4 x i32], ptr %4, i64 0, i64 %38
+  %40 = load i32, ptr %39, align 4, !tbaa !18
+  %41 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 3
+  %42 = load i32, ptr %41, align 4, !tbaa !28
+  %43 = and i32 %42, %40
+  %44 = icmp eq i32 %43, %42
+  %45 = add nuw i64 %20, 1
+  br i1 %44, label %19, label %55, !llvm.loop !29
+
+46:                                               ; preds = %19
+  %47 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 9), align 8, !tbaa !30
+  %48 = icmp eq i64 %47, 0
+  br i1 %48, label %56, label %49
+
+49:                                               ; preds = %46
+  %50 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #15, !srcloc !31
+  %51 = extractvalue { i32, i32 } %50, 0
+  %52 = trunc i64 %47 to i32
+  %53 = and i32 %51, %52
+  %54 = icmp eq i32 %53, %52
+  br i1 %54, label %56, label %55
+
+55:                                               ; preds = %22, %28, %49
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
+  br label %270
+
+56:                                               ; preds = %49, %46
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
+  %57 = tail call noalias dereferenceable_or_null(2288) ptr @calloc(i64 noundef 1, i64 noundef 2288) #16
+  %58 = icmp eq ptr %57, null
+  br i1 %58, label %270, label %59
+
+59:                                               ; preds = %56
+  %60 = icmp ne i32 %1, 0
+  %61 = zext i32 %1 to i64
+  %62 = load i64, ptr @stowplan_program, align 8
+  %63 = icmp sgt i64 %62, %61
+  %64 = select i1 %60, i1 %63, i1 false
+  %65 = trunc i64 %62 to i32
+  %66 = select i1 %64, i32 %1, i32 %65
+  store i32 %66, ptr %57, align 8, !tbaa !32
+  %67 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 1
+  store i32 %2, ptr %67, align 4, !tbaa !17
+  %68 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 3
+  store i32 -1, ptr %68, align 4, !tbaa !33
+  %69 = tail call i32 @getpid() #14
+  %70 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 6
+  store i32 %69, ptr %70, align 8, !tbaa !11
+  %71 = sext i32 %66 to i64
+  %72 = mul nsw i64 %71, 384
+  %73 = add nsw i64 %72, 384
+  %74 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !34
+  %75 = mul i64 %74, 40
+  %76 = add i64 %75, 63
+  %77 = and i64 %76, -64
+  %78 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 5), align 8, !tbaa !35
+  %79 = shl i64 %78, 3
+  %80 = add i64 %79, 71
+  %81 = and i64 %80, -64
+  %82 = shl i64 %74, 3
+  %83 = add i64 %82, 71
+  %84 = and i64 %83, -64
+  %85 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 1), align 8, !tbaa !36
+  %86 = add i64 %85, 63
+  %87 = and i64 %86, -64
+  %88 = add i64 %87, 4096
+  %89 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 2), align 8, !tbaa !37
+  %90 = add i64 %89, 63
+  %91 = and i64 %90, -64
+  %92 = add i64 %91, 4096
+  %93 = add i64 %77, %73
+  %94 = add i64 %93, %84
+  %95 = add i64 %94, %81
+  %96 = add i64 %95, %88
+  %97 = add i64 %96, %92
+  %98 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12
+  %99 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 13
+  %100 = tail call fastcc ptr @map_pages(i64 noundef %97, ptr noundef nonnull %98, ptr noundef nonnull %99) #17
+  %101 = icmp eq ptr %100, null
+  br i1 %101, label %102, label %104
+
+102:                                              ; preds = %59
+  %103 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
+  store ptr null, ptr %103, align 8, !tbaa !16
+  br label %135
+
+104:                                              ; preds = %59
+  %105 = and i32 %2, 1
+  %106 = icmp eq i32 %105, 0
+  br i1 %106, label %107, label %109
+
+107:                                              ; preds = %104
+  %108 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
+  br label %131
+
+109:                                              ; preds = %104
+  %110 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #14
+  %111 = load i32, ptr @weights_users, align 4, !tbaa !18
+  %112 = icmp eq i32 %111, 0
+  br i1 %112, label %113, label %122
+
+113:                                              ; preds = %109
+  %114 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !39
+  %115 = tail call fastcc ptr @map_pages(i64 noundef %114, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #17
+  store ptr %115, ptr @weights_copy, align 8, !tbaa !16
+  %116 = icmp eq ptr %115, null
+  br i1 %116, label %128, label %117
+
+117:                                              ; preds = %113
+  %118 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
+  tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %115, ptr align 1 %118, i64 %114, i1 false)
+  %119 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
+  %120 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
+  %121 = tail call i32 @mprotect(ptr noundef %119, i64 noundef %120, i32 noundef 1) #14
+  br label %122
+
+122:                                              ; preds = %117, %109
+  %123 = load ptr, ptr @weights_copy, align 8, !tbaa !16
+  %124 = icmp eq ptr %123, null
+  br i1 %124, label %128, label %125
+
+125:                                              ; preds = %122
+  %126 = load i32, ptr @weights_users, align 4, !tbaa !18
+  %127 = add nsw i32 %126, 1
+  store i32 %127, ptr @weights_users, align 4, !tbaa !18
+  br label %128
+
+128:                                              ; preds = %125, %122, %113
+  %129 = phi ptr [ %123, %125 ], [ null, %122 ], [ null, %113 ]
+  %130 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #14
+  br label %131
+
+131:                                              ; preds = %128, %107
+  %132 = phi ptr [ %129, %128 ], [ %108, %107 ]
+  %133 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
+  store ptr %132, ptr %133, align 8, !tbaa !16
+  %134 = icmp eq ptr %132, null
+  br i1 %134, label %135, label %136
+
+135:                                              ; preds = %102, %131
+  tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
+  br label %270
+
+136:                                              ; preds = %131
+  %137 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 1
+  store ptr %100, ptr %137, align 8, !tbaa !16
+  %138 = getelementptr inbounds i8, ptr %100, i64 %88
+  %139 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 3
+  store ptr %138, ptr %139, align 8, !tbaa !16
+  %140 = getelementptr inbounds i8, ptr %138, i64 %92
+  %141 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 7
+  store ptr %140, ptr %141, align 8, !tbaa !3
+  %142 = getelementptr inbounds i8, ptr %140, i64 %73
+  %143 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 8
+  store ptr %142, ptr %143, align 8, !tbaa !40
+  %144 = getelementptr inbounds i8, ptr %142, i64 %77
+  %145 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 9
+  store ptr %144, ptr %145, align 8, !tbaa !41
+  %146 = getelementptr inbounds i8, ptr %144, i64 %81
+  %147 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 10
+  store ptr %146, ptr %147, align 8, !tbaa !42
+  %148 = getelementptr inbounds i8, ptr %100, i64 -4096
+  %149 = add i64 %87, 8192
+  %150 = add i64 %149, %92
+  tail call void @llvm.memset.p0.i64(ptr nonnull align 1 %148, i8 0, i64 %150, i1 false)
+  %151 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 11), align 8
+  %152 = tail call i64 @llvm.smax.i64(i64 %78, i64 0)
+  br label %153
+
+153:                                              ; preds = %160, %136
+  %154 = phi i64 [ 0, %136 ], [ %171, %160 ]
+  %155 = icmp eq i64 %154, %152
+  br i1 %155, label %156, label %160
+
+156:                                              ; preds = %153
+  %157 = mul nsw i64 %74, 5
+  %158 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 10), align 8
+  %159 = tail call i64 @llvm.smax.i64(i64 %157, i64 0)
+  br label %172
+
+160:                                              ; preds = %153
+  %161 = getelementptr inbounds %struct.place, ptr %151, i64 %154
+  %162 = getelementptr inbounds %struct.place, ptr %151, i64 %154, i32 1
+  %163 = load i64, ptr %162, align 8, !tbaa !43
+  %164 = load i64, ptr %161, align 8, !tbaa !45
+  %165 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 %164
+  %166 = load ptr, ptr %165, align 8, !tbaa !16
+  %167 = ptrtoint ptr %166 to i64
+  %168 = add nsw i64 %163, %167
+  %169 = load ptr, ptr %145, align 8, !tbaa !41
+  %170 = getelementptr inbounds i64, ptr %169, i64 %154
+  store i64 %168, ptr %170, align 8, !tbaa !13
+  %171 = add nuw i64 %154, 1
+  br label %153, !llvm.loop !46
+
+172:                                              ; preds = %179, %156
+  %173 = phi i64 [ %184, %179 ], [ 0, %156 ]
+  %174 = icmp eq i64 %173, %159
+  br i1 %174, label %175, label %179
+
+175:                                              ; preds = %172
+  %176 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 12), align 8
+  %177 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 2
+  %178 = tail call i64 @llvm.smax.i64(i64 %74, i64 0)
+  br label %185
+
+179:                                              ; preds = %172
+  %180 = getelementptr inbounds i64, ptr %158, i64 %173
+  %181 = load i64, ptr %180, align 8, !tbaa !13
+  %182 = load ptr, ptr %143, align 8, !tbaa !40
+  %183 = getelementptr inbounds i64, ptr %182, i64 %173
+  store i64 %181, ptr %183, align 8, !tbaa !13
+  %184 = add nuw i64 %173, 1
+  br label %172, !llvm.loop !47
+
+185:                                              ; preds = %208, %175
+  %186 = phi i64 [ %213, %208 ], [ 0, %175 ]
+  %187 = icmp eq i64 %186, %178
+  br i1 %187, label %188, label %192
+
+188:                                              ; preds = %185
+  %189 = load i32, ptr %57, align 8, !tbaa !32
+  %190 = tail call i32 @llvm.smax.i32(i32 %189, i32 0)
+  %191 = zext i32 %190 to i64
+  br label %214
+
+192:                                              ; preds = %185
+  %193 = mul nsw i64 %186, 5
+  %194 = getelementptr inbounds i64, ptr %158, i64 %193
+  %195 = load i64, ptr %194, align 8, !tbaa !13
+  %196 = getelementptr inbounds ptr, ptr %176, i64 %195
+  %197 = load ptr, ptr %196, align 8, !tbaa !16
+  %198 = ptrtoint ptr %197 to i64
+  %199 = load ptr, ptr %143, align 8, !tbaa !40
+  %200 = getelementptr inbounds i64, ptr %199, i64 %193
+  store i64 %198, ptr %200, align 8, !tbaa !13
+  %201 = load i32, ptr %57, align 8, !tbaa !32
+  %202 = icmp sgt i32 %201, 1
+  br i1 %202, label %203, label %208
+
+203:                                              ; preds = %192
+  %204 = add nuw nsw i64 %193, 4
+  %205 = getelementptr inbounds i64, ptr %158, i64 %204
+  %206 = load i64, ptr %205, align 8, !tbaa !13
+  %207 = icmp ne i64 %206, 0
+  br label %208
+
+208:                                              ; preds = %203, %192
+  %209 = phi i1 [ false, %192 ], [ %207, %203 ]
+  %210 = zext i1 %209 to i32
+  %211 = load i32, ptr %177, align 8, !tbaa !48
+  %212 = or i32 %211, %210
+  store i32 %212, ptr %177, align 8, !tbaa !48
+  %213 = add nuw i64 %186, 1
+  br label %185, !llvm.loop !49
+
+214:                                              ; preds = %217, %188
+  %215 = phi i64 [ 0, %188 ], [ %223, %217 ]
+  %216 = icmp eq i64 %215, %191
+  br i1 %216, label %224, label %217
+
+217:                                              ; preds = %214
+  %218 = load ptr, ptr %141, align 8, !tbaa !3
+  %219 = shl i64 %215, 4
+  %220 = add nuw nsw i64 %219, 48
+  %221 = and i64 %220, 4294967280
+  %222 = getelementptr inbounds i64, ptr %218, i64 %221
+  store i64 1, ptr %222, align 8, !tbaa !13
+  %223 = add nuw nsw i64 %215, 1
+  br label %214, !llvm.loop !50
+
+224:                                              ; preds = %214
+  %225 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 14
+  %226 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %225) #14
+  %227 = load ptr, ptr %141, align 8, !tbaa !3
+  %228 = getelementptr inbounds i64, ptr %227, i64 48
+  %229 = load i32, ptr %57, align 8, !tbaa !32
+  %230 = shl nsw i32 %229, 4
+  %231 = sext i32 %230 to i64
+  %232 = getelementptr inbounds i64, ptr %228, i64 %231
+  br label %233
+
+233:                                              ; preds = %240, %224
+  %234 = phi i32 [ %248, %240 ], [ %229, %224 ]
+  %235 = phi i64 [ %247, %240 ], [ 1, %224 ]
+  %236 = sext i32 %234 to i64
+  %237 = icmp slt i64 %235, %236
+  br i1 %237, label %240, label %238
+
+238:                                              ; preds = %233
+  %239 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 5
+  br label %249
+
+240:                                              ; preds = %233
+  %241 = shl i64 %235, 5
+  %242 = and i64 %241, 4294967264
+  %243 = getelementptr inbounds i64, ptr %232, i64 %242
+  %244 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %243, ptr noundef null) #14
+  %245 = getelementptr inbounds i64, ptr %243, i64 16
+  %246 = tail call i32 @pthread_cond_init(ptr noundef nonnull %245, ptr noundef null) #14
+  %247 = add nuw nsw i64 %235, 1
+  %248 = load i32, ptr %57, align 8, !tbaa !32
+  br label %233, !llvm.loop !51
+
+249:                                              ; preds = %264, %238
+  %250 = phi i32 [ %234, %238 ], [ %266, %264 ]
+  %251 = phi i64 [ 1, %238 ], [ %265, %264 ]
+  %252 = sext i32 %250 to i64
+  %253 = icmp slt i64 %251, %252
+  br i1 %253, label %254, label %269
+
+254:                                              ; preds = %249
+  %255 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
+  %256 = icmp eq ptr %255, null
+  br i1 %256, label %267, label %257
+
+257:                                              ; preds = %254
+  store ptr %57, ptr %255, align 8, !tbaa !52
+  %258 = getelementptr inbounds %struct.start, ptr %255, i64 0, i32 1
+  %259 = trunc i64 %251 to i32
+  store i32 %259, ptr %258, align 8, !tbaa !54
+  %260 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15, i64 %251
+  %261 = tail call i32 @pthread_create(ptr noundef nonnull %260, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %255) #14
+  %262 = icmp eq i32 %261, 0
+  br i1 %262, label %264, label %263
+
+263:                                              ; preds = %257
+  tail call void @free(ptr noundef nonnull %255) #14
+  br label %267
+
+264:                                              ; preds = %257
+  store i32 %259, ptr %239, align 4, !tbaa !12
+  %265 = add nuw nsw i64 %251, 1
+  %266 = load i32, ptr %57, align 8, !tbaa !32
+  br label %249, !llvm.loop !55
+
+267:                                              ; preds = %254, %263
+  %268 = phi i32 [ 2, %263 ], [ 1, %254 ]
+  tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
+  br label %270
+
+269:                                              ; preds = %249
+  store ptr %57, ptr %0, align 8, !tbaa !16
+  br label %270
+
+270:                                              ; preds = %55, %56, %267, %269, %135, %6, %3
+  %271 = phi i32 [ 6, %3 ], [ 6, %6 ], [ 1, %56 ], [ 1, %135 ], [ %268, %267 ], [ 0, %269 ], [ 3, %55 ]
+  ret i32 %271
+}
+
+; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)
+declare noalias noundef ptr @calloc(i64 noundef, i64 noundef) local_unnamed_addr #5
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writeonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #0 {
+  %4 = add i64 %0, 2105343
+  %5 = and i64 %4, -2097152
+  %6 = add i64 %5, 4194304
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #14
+  %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
+  br i1 %8, label %18, label %9
+
+9:                                                ; preds = %3
+  %10 = icmp ugt i64 %0, 2097151
+  br i1 %10, label %11, label %13
+
+11:                                               ; preds = %9
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #14
+  br label %13
+
+13:                                               ; preds = %11, %9
+  store ptr %7, ptr %1, align 8, !tbaa !16
+  store i64 %6, ptr %2, align 8, !tbaa !13
+  %14 = ptrtoint ptr %7 to i64
+  %15 = add i64 %14, 2101247
+  %16 = and i64 %15, -2097152
+  %17 = inttoptr i64 %16 to ptr
+  br label %18
+
+18:                                               ; preds = %3, %13
+  %19 = phi ptr [ %17, %13 ], [ null, %3 ]
+  ret ptr %19
+}
+
+; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: write)
+declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #6
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize uwtable
+define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
+  %3 = icmp eq i32 %2, 0
+  br i1 %3, label %4, label %7
+
+4:                                                ; preds = %1
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  store atomic i32 0, ptr %6 release, align 8
+  br label %7
+
+7:                                                ; preds = %1, %4
+  %8 = phi i32 [ %5, %4 ], [ %2, %1 ]
+  ret i32 %8
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
+  %2 = icmp eq ptr %0, null
+  br i1 %2, label %17, label %3
+
+3:                                                ; preds = %1
+  %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
+  %5 = load i32, ptr %4, align 4, !tbaa !12
+  %6 = icmp eq i32 %5, 0
+  br i1 %6, label %12, label %7
+
+7:                                                ; preds = %3
+  %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
+  %9 = load i32, ptr %8, align 8, !tbaa !11
+  %10 = tail call i32 @getpid() #14
+  %11 = icmp eq i32 %9, %10
+  br i1 %11, label %12, label %17
+
+12:                                               ; preds = %7, %3
+  %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  %14 = atomicrmw xchg ptr %13, i32 1 acquire, align 4
+  %15 = icmp eq i32 %14, 0
+  %16 = select i1 %15, i32 0, i32 4
+  br label %17
+
+17:                                               ; preds = %7, %1, %12
+  %18 = phi i32 [ %16, %12 ], [ 6, %1 ], [ 5, %7 ]
+  ret i32 %18
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal fastcc i32 @run(ptr nocapture noundef %0) unnamed_addr #0 {
+  %2 = alloca %struct.cpu_set_t, align 8
+  %3 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 2
+  %4 = load i32, ptr %3, align 8, !tbaa !48
+  %5 = icmp eq i32 %4, 0
+  br i1 %5, label %6, label %9
+
+6:                                                ; preds = %1
+  %7 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
+  %8 = load ptr, ptr %7, align 8, !tbaa !3
+  br label %69
+
+9:                                                ; preds = %1
+  %10 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
+  %11 = load i32, ptr %10, align 4, !tbaa !17
+  %12 = and i32 %11, 2
+  %13 = icmp eq i32 %12, 0
+  br i1 %13, label %14, label %61
+
+14:                                               ; preds = %9
+  %15 = tail call i32 @sched_getcpu() #14
+  %16 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
+  %17 = load i32, ptr %16, align 4, !tbaa !33
+  %18 = icmp eq i32 %15, %17
+  br i1 %18, label %61, label %19
+
+19:                                               ; preds = %14
+  store i32 %15, ptr %16, align 4, !tbaa !33
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #15
+  %20 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %20, i64 128, i1 false), !tbaa.struct !56
+  %21 = icmp ult i32 %15, 1024
+  br i1 %21, label %22, label %31
+
+22:                                               ; preds = %19
+  %23 = zext i32 %15 to i64
+  %24 = and i64 %23, 63
+  %25 = shl nuw i64 1, %24
+  %26 = xor i64 %25, -1
+  %27 = lshr i64 %23, 6
+  %28 = getelementptr inbounds i64, ptr %2, i64 %27
+  %29 = load i64, ptr %28, align 8, !tbaa !13
+  %30 = and i64 %29, %26
+  store i64 %30, ptr %28, align 8, !tbaa !13
+  br label %31
+
+31:                                               ; preds = %22, %19
+  br label %32
+
+32:                                               ; preds = %31, %41
+  %33 = phi i64 [ %49, %41 ], [ 0, %31 ]
+  %34 = phi i1 [ %48, %41 ], [ false, %31 ]
+  %35 = freeze i1 %34
+  %36 = icmp ugt i64 %33, 1023
+  %37 = or i1 %36, %35
+  br i1 %37, label %38, label %41
+
+38:                                               ; preds = %32
+  %39 = freeze i1 %34
+  %40 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
+  br i1 %39, label %50, label %55
+
+41:                                               ; preds = %32
+  %42 = lshr i64 %33, 6
+  %43 = getelementptr inbounds i64, ptr %2, i64 %42
+  %44 = load i64, ptr %43, align 8, !tbaa !13
+  %45 = and i64 %33, 63
+  %46 = shl nuw i64 1, %45
+  %47 = and i64 %44, %46
+  %48 = icmp ne i64 %47, 0
+  %49 = add nuw nsw i64 %33, 1
+  br label %32, !llvm.loop !58
+
+50:                                               ; preds = %38, %56
+  %51 = phi i64 [ %60, %56 ], [ 1, %38 ]
+  %52 = load i32, ptr %40, align 4, !tbaa !12
+  %53 = sext i32 %52 to i64
+  %54 = icmp sgt i64 %51, %53
+  br i1 %54, label %55, label %56
+
+55:                                               ; preds = %50, %38
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #15
+  br label %61
+
+56:                                               ; preds = %50
+  %57 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15, i64 %51
+  %58 = load i64, ptr %57, align 8, !tbaa !13
+  %59 = call i32 @pthread_setaffinity_np(i64 noundef %58, i64 noundef 128, ptr noundef nonnull %2) #14
+  %60 = add nuw nsw i64 %51, 1
+  br label %50, !llvm.loop !59
+
+61:                                               ; preds = %55, %14, %9
+  %62 = load i32, ptr %3, align 8, !tbaa !48
+  %63 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
+  %64 = load ptr, ptr %63, align 8, !tbaa !3
+  %65 = icmp eq i32 %62, 0
+  br i1 %65, label %69, label %66
+
+66:                                               ; preds = %61
+  %67 = load i32, ptr %0, align 8, !tbaa !32
+  %68 = sext i32 %67 to i64
+  br label %69
+
+69:                                               ; preds = %6, %61, %66
+  %70 = phi ptr [ %64, %66 ], [ %64, %61 ], [ %8, %6 ]
+  %71 = phi i64 [ %68, %66 ], [ 1, %61 ], [ 1, %6 ]
+  %72 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 8
+  %73 = load ptr, ptr %72, align 8, !tbaa !40
+  %74 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 9
+  %75 = load ptr, ptr %74, align 8, !tbaa !41
+  %76 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !34
+  %77 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 10
+  %78 = load ptr, ptr %77, align 8, !tbaa !42
+  call void @stowplan_lead(ptr noundef %70, i64 noundef %71, ptr noundef %73, ptr noundef %75, i64 noundef 0, i64 noundef %76, ptr noundef %78) #14
+  %79 = load atomic i32, ptr @raised monotonic, align 4
+  %80 = icmp eq i32 %79, 0
+  %81 = select i1 %80, i32 0, i32 7
+  ret i32 %81
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr noundef readonly %2) local_unnamed_addr #0 {
+  %4 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
+  %5 = icmp eq ptr %1, null
+  %6 = tail call i64 @llvm.smax.i64(i64 %4, i64 0)
+  br label %7
+
+7:                                                ; preds = %15, %3
+  %8 = phi i64 [ 0, %3 ], [ %19, %15 ]
+  %9 = icmp eq i64 %8, %6
+  br i1 %9, label %10, label %14
+
+10:                                               ; preds = %7
+  %11 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
+  %12 = icmp eq ptr %2, null
+  %13 = tail call i64 @llvm.smax.i64(i64 %11, i64 0)
+  br label %20
+
+14:                                               ; preds = %7
+  br i1 %5, label %75, label %15
+
+15:                                               ; preds = %14
+  %16 = getelementptr inbounds ptr, ptr %1, i64 %8
+  %17 = load ptr, ptr %16, align 8, !tbaa !16
+  %18 = icmp eq ptr %17, null
+  %19 = add nuw i64 %8, 1
+  br i1 %18, label %75, label %7, !llvm.loop !62
+
+20:                                               ; preds = %24, %10
+  %21 = phi i64 [ %28, %24 ], [ 0, %10 ]
+  %22 = icmp eq i64 %21, %13
+  br i1 %22, label %29, label %23
+
+23:                                               ; preds = %20
+  br i1 %12, label %75, label %24
+
+24:                                               ; preds = %23
+  %25 = getelementptr inbounds ptr, ptr %2, i64 %21
+  %26 = load ptr, ptr %25, align 8, !tbaa !16
+  %27 = icmp eq ptr %26, null
+  %28 = add nuw i64 %21, 1
+  br i1 %27, label %75, label %20, !llvm.loop !63
+
+29:                                               ; preds = %20
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #17
+  %31 = icmp eq i32 %30, 0
+  br i1 %31, label %32, label %75
+
+32:                                               ; preds = %29
+  %33 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8
+  %34 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
+  br label %35
+
+35:                                               ; preds = %32, %44
+  %36 = phi i64 [ %56, %44 ], [ 0, %32 ]
+  %37 = icmp eq i64 %36, %6
+  br i1 %37, label %38, label %44
+
+38:                                               ; preds = %35
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %40 = freeze i32 %39
+  %41 = icmp eq i32 %40, 0
+  %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
+  %43 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
+  br i1 %41, label %57, label %60
+
+44:                                               ; preds = %35
+  %45 = getelementptr inbounds %struct.place, ptr %33, i64 %36
+  %46 = load i64, ptr %45, align 8
+  %47 = getelementptr inbounds { i64, i64 }, ptr %45, i64 0, i32 1
+  %48 = load i64, ptr %47, align 8
+  %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %46
+  %50 = load ptr, ptr %49, align 8, !tbaa !16
+  %51 = getelementptr inbounds i8, ptr %50, i64 %48
+  %52 = getelementptr inbounds ptr, ptr %1, i64 %36
+  %53 = load ptr, ptr %52, align 8, !tbaa !16
+  %54 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
+  %55 = load i64, ptr %54, align 8, !tbaa !64
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %51, ptr align 1 %53, i64 %55, i1 false)
+  %56 = add nuw i64 %36, 1
+  br label %35, !llvm.loop !66
+
+57:                                               ; preds = %38, %62
+  %58 = phi i64 [ %74, %62 ], [ 0, %38 ]
+  %59 = icmp eq i64 %58, %13
+  br i1 %59, label %60, label %62
+
+60:                                               ; preds = %57, %38
+  %61 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  store atomic i32 0, ptr %61 release, align 8
+  br label %75
+
+62:                                               ; preds = %57
+  %63 = getelementptr inbounds ptr, ptr %2, i64 %58
+  %64 = load ptr, ptr %63, align 8, !tbaa !16
+  %65 = getelementptr inbounds %struct.place, ptr %42, i64 %58
+  %66 = load i64, ptr %65, align 8
+  %67 = getelementptr inbounds { i64, i64 }, ptr %65, i64 0, i32 1
+  %68 = load i64, ptr %67, align 8
+  %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %66
+  %70 = load ptr, ptr %69, align 8, !tbaa !16
+  %71 = getelementptr inbounds i8, ptr %70, i64 %68
+  %72 = getelementptr inbounds %struct.stowplan_tensor, ptr %43, i64 %58, i32 4
+  %73 = load i64, ptr %72, align 8, !tbaa !64
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %64, ptr align 1 %71, i64 %73, i1 false)
+  %74 = add nuw i64 %58, 1
+  br label %57, !llvm.loop !67
+
+75:                                               ; preds = %15, %14, %24, %23, %60, %29
+  %76 = phi i32 [ %40, %60 ], [ %30, %29 ], [ 6, %23 ], [ 6, %24 ], [ 6, %14 ], [ 6, %15 ]
+  ret i32 %76
+}
+
+; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
+declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #7
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define ptr @stowplan_metadata() local_unnamed_addr #8 {
+  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !68
+  ret ptr %1
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define i32 @stowplan_input_count() local_unnamed_addr #8 {
+  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
+  %2 = trunc i64 %1 to i32
+  ret i32 %2
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define i32 @stowplan_output_count() local_unnamed_addr #8 {
+  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
+  %2 = trunc i64 %1 to i32
+  ret i32 %2
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
+  %2 = icmp slt i32 %0, 0
+  br i1 %2, label %10, label %3
+
+3:                                                ; preds = %1
+  %4 = zext i32 %0 to i64
+  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
+  %6 = icmp sgt i64 %5, %4
+  br i1 %6, label %7, label %10
+
+7:                                                ; preds = %3
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !69
+  %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
+  br label %10
+
+10:                                               ; preds = %1, %3, %7
+  %11 = phi ptr [ %9, %7 ], [ null, %3 ], [ null, %1 ]
+  ret ptr %11
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
+  %2 = icmp slt i32 %0, 0
+  br i1 %2, label %10, label %3
+
+3:                                                ; preds = %1
+  %4 = zext i32 %0 to i64
+  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
+  %6 = icmp sgt i64 %5, %4
+  br i1 %6, label %7, label %10
+
+7:                                                ; preds = %3
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !70
+  %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
+  br label %10
+
+10:                                               ; preds = %1, %3, %7
+  %11 = phi ptr [ %9, %7 ], [ null, %3 ], [ null, %1 ]
+  ret ptr %11
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+  %3 = icmp eq ptr %0, null
+  %4 = icmp slt i32 %1, 0
+  %5 = or i1 %3, %4
+  %6 = zext i32 %1 to i64
+  %7 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8
+  %8 = icmp sle i64 %7, %6
+  %9 = select i1 %5, i1 true, i1 %8
+  %10 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
+  %11 = icmp eq ptr %10, null
+  %12 = select i1 %9, i1 true, i1 %11
+  br i1 %12, label %22, label %13
+
+13:                                               ; preds = %2
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !71
+  %15 = getelementptr inbounds %struct.place, ptr %14, i64 %6
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
+  %18 = load i64, ptr %17, align 8
+  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %16
+  %20 = load ptr, ptr %19, align 8, !tbaa !16
+  %21 = getelementptr inbounds i8, ptr %20, i64 %18
+  br label %22
+
+22:                                               ; preds = %2, %13
+  %23 = phi ptr [ %21, %13 ], [ null, %2 ]
+  ret ptr %23
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+  %3 = icmp eq ptr %0, null
+  %4 = icmp slt i32 %1, 0
+  %5 = or i1 %3, %4
+  %6 = zext i32 %1 to i64
+  %7 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8
+  %8 = icmp sle i64 %7, %6
+  %9 = select i1 %5, i1 true, i1 %8
+  %10 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
+  %11 = icmp eq ptr %10, null
+  %12 = select i1 %9, i1 true, i1 %11
+  br i1 %12, label %22, label %13
+
+13:                                               ; preds = %2
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !72
+  %15 = getelementptr inbounds %struct.place, ptr %14, i64 %6
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
+  %18 = load i64, ptr %17, align 8
+  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %16
+  %20 = load ptr, ptr %19, align 8, !tbaa !16
+  %21 = getelementptr inbounds i8, ptr %20, i64 %18
+  br label %22
+
+22:                                               ; preds = %2, %13
+  %23 = phi ptr [ %21, %13 ], [ null, %2 ]
+  ret ptr %23
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
+  %2 = icmp ult i32 %0, 8
+  br i1 %2, label %3, label %7
+
+3:                                                ; preds = %1
+  %4 = sext i32 %0 to i64
+  %5 = shl i64 %4, 2
+  %6 = call ptr @llvm.load.relative.i64(ptr @reltable.stowplan_message, i64 %5)
+  br label %7
+
+7:                                                ; preds = %1, %3
+  %8 = phi ptr [ %6, %3 ], [ @.str.8, %1 ]
+  ret ptr %8
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden i32 @numba_gil_ensure() local_unnamed_addr #8 {
+  ret i32 0
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @numba_gil_release(i32 noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @numba_unpickle() local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden noalias ptr @numba_runtime_build_excinfo_struct(ptr nocapture noundef readnone %0, ptr nocapture noundef readnone %1) local_unnamed_addr #8 {
+  ret ptr null
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @numba_do_raise(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @NRT_Free(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @PyErr_SetNone(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @PyErr_SetString(ptr nocapture noundef %0, ptr nocapture noundef %1) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @PyErr_Clear() local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden noalias ptr @PyUnicode_FromString(ptr nocapture noundef readnone %0) local_unnamed_addr #8 {
+  ret ptr null
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden noalias ptr @PyBytes_FromStringAndSize(ptr nocapture noundef readnone %0, i64 noundef %1) local_unnamed_addr #8 {
+  ret ptr null
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @Py_DecRef(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable
+define hidden void @PyErr_WriteUnraisable(ptr nocapture noundef readnone %0) local_unnamed_addr #10 {
+  store atomic i32 1, ptr @raised monotonic, align 4
+  ret void
+}
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @madvise(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @mprotect(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
+declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
+  %2 = load ptr, ptr %0, align 8, !tbaa !52
+  %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
+  %4 = load i32, ptr %3, align 8, !tbaa !54
+  tail call void @free(ptr noundef %0) #14
+  %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
+  %6 = load ptr, ptr %5, align 8, !tbaa !3
+  %7 = sext i32 %4 to i64
+  %8 = load i32, ptr %2, align 8, !tbaa !32
+  %9 = sext i32 %8 to i64
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #14
+  ret ptr null
+}
+
+; Function Attrs: minsize optsize
+declare void @stowplan_help(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #2
+
+; Function Attrs: minsize optsize
+declare void @stowplan_lead(ptr noundef, i64 noundef, ptr noundef, ptr noundef, i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #2
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @sched_getcpu() local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i64 @llvm.smax.i64(i64, i64) #12
+
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i32 @llvm.smax.i32(i32, i32) #12
+
+; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
+declare ptr @llvm.load.relative.i64(ptr, i64) #13
+
+attributes #0 = { minsize nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #1 = { minsize nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #2 = { minsize optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #3 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
+attributes #4 = { minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #5 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
+attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
+attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #10 = { minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #12 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #13 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
+attributes #14 = { minsize nounwind optsize }
+attributes #15 = { nounwind }
+attributes #16 = { minsize nounwind optsize allocsize(0,1) }
+attributes #17 = { minsize optsize }
+attributes #18 = { minsize nounwind optsize allocsize(0) }
+
+!llvm.module.flags = !{!0, !1, !2}
+
+!0 = !{i32 1, !"wchar_size", i32 4}
+!1 = !{i32 8, !"PIC Level", i32 2}
+!2 = !{i32 7, !"uwtable", i32 2}
+!3 = !{!4, !8, i64 32}
+!4 = !{!"stowplan", !5, i64 0, !5, i64 4, !5, i64 8, !5, i64 12, !5, i64 16, !5, i64 20, !5, i64 24, !8, i64 32, !8, i64 40, !8, i64 48, !8, i64 56, !6, i64 64, !8, i64 96, !9, i64 104, !10, i64 112, !6, i64 240}
+!5 = !{!"int", !6, i64 0}
+!6 = !{!"omnipotent char", !7, i64 0}
+!7 = !{!"Simple C/C++ TBAA"}
+!8 = !{!"any pointer", !6, i64 0}
+!9 = !{!"long", !6, i64 0}
+!10 = !{!"", !6, i64 0}
+!11 = !{!4, !5, i64 24}
+!12 = !{!4, !5, i64 20}
+!13 = !{!9, !9, i64 0}
+!14 = distinct !{!14, !15}
+!15 = !{!"llvm.loop.mustprogress"}
+!16 = !{!8, !8, i64 0}
+!17 = !{!4, !5, i64 4}
+!18 = !{!5, !5, i64 0}
+!19 = !{!4, !8, i64 96}
+!20 = !{!4, !9, i64 104}
+!21 = !{i64 1309}
+!22 = !{!23, !9, i64 64}
+!23 = !{!"program", !9, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !8, i64 104, !8, i64 112, !8, i64 120, !8, i64 128, !8, i64 136, !8, i64 144, !8, i64 152}
+!24 = !{!25, !5, i64 0}
+!25 = !{!"feature", !5, i64 0, !5, i64 4, !5, i64 8, !5, i64 12}
+!26 = !{!25, !5, i64 4}
+!27 = !{!25, !5, i64 8}
+!28 = !{!25, !5, i64 12}
+!29 = distinct !{!29, !15}
+!30 = !{!23, !9, i64 72}
+!31 = !{i64 1914}
+!32 = !{!4, !5, i64 0}
+!33 = !{!4, !5, i64 12}
+!34 = !{!23, !9, i64 32}
+!35 = !{!23, !9, i64 40}
+!36 = !{!23, !9, i64 8}
+!37 = !{!23, !9, i64 16}
+!38 = !{!23, !8, i64 144}
+!39 = !{!23, !9, i64 24}
+!40 = !{!4, !8, i64 40}
+!41 = !{!4, !8, i64 48}
+!42 = !{!4, !8, i64 56}
+!43 = !{!44, !9, i64 8}
+!44 = !{!"place", !9, i64 0, !9, i64 8}
+!45 = !{!44, !9, i64 0}
+!46 = distinct !{!46, !15}
+!47 = distinct !{!47, !15}
+!48 = !{!4, !5, i64 8}
+!49 = distinct !{!49, !15}
+!50 = distinct !{!50, !15}
+!51 = distinct !{!51, !15}
+!52 = !{!53, !8, i64 0}
+!53 = !{!"start", !8, i64 0, !5, i64 8}
+!54 = !{!53, !5, i64 8}
+!55 = distinct !{!55, !15}
+!56 = !{i64 0, i64 128, !57}
+!57 = !{!6, !6, i64 0}
+!58 = distinct !{!58, !15}
+!59 = distinct !{!59, !15}
+!60 = !{!23, !9, i64 48}
+!61 = !{!23, !9, i64 56}
+!62 = distinct !{!62, !15}
+!63 = distinct !{!63, !15}
+!64 = !{!65, !9, i64 24}
+!65 = !{!"", !8, i64 0, !8, i64 8, !5, i64 16, !5, i64 20, !9, i64 24}
+!66 = distinct !{!66, !15}
+!67 = distinct !{!67, !15}
+!68 = !{!23, !8, i64 152}
+!69 = !{!23, !8, i64 104}
+!70 = !{!23, !8, i64 112}
+!71 = !{!23, !8, i64 120}
+!72 = !{!23, !8, i64 128}

@@ -1,0 +1,158 @@
+"""`make bench-library`: the program as a library beside the executor of the service and onnxruntime.
+
+Every model and thread count has a process of its own, in which all take turns on the same cores. `executor`
+and the library run on memory that holds the inputs already, its weights `mapped` or `copied`; `wheel`, `service`
+and `onnxruntime` are whole calls from Python with arrays in and out. Milliseconds are the tenth percentile over
+the rounds, the two ratios medians of round by round. `bytes` says whether every output of the library has the
+executor's bytes.
+"""
+
+import argparse
+import ctypes
+import importlib.util
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from app.engine.core.registry import load as load_registry
+from app.engine.export.library import library
+from app.engine.export.wheel import module_name, wheel
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.runtime.benchmark import keep_to, pinned
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import tensors
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.settings import Settings
+from benchmarks import models
+from benchmarks.latency import in_own_process
+from benchmarks.paired import in_turn, ratios
+from benchmarks.peers import onnxruntime_peer
+from benchmarks.row import Request, recorded_inputs
+
+COLUMNS = ("executor", "mapped", "copied", "service", "wheel", "onnxruntime")
+MAPPED, COPIED = 0, 1
+
+
+def measure(request: Request) -> dict[str, Any]:
+    """Milliseconds of each column, and whether bytes are equal."""
+    options = Options(threads=request.threads, backends=("numba-cpu",))
+    case = recorded_inputs(request.path)
+    bindings = models.bindings_of(case) if case else Bindings()
+    compilation = session.canonical(load(request.path), host(), options, bindings, load_registry())
+    inputs = case or {k: np.asarray(v) for k, v in tensors(compilation, bindings, seed=0).items()}
+    fed = {v.name or "": inputs[v.name or ""] for v in compilation.graph.inputs}
+    compiler = Compiler(request.kernels)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cores = stack.enter_context(pinned(request.threads))
+        program = session.planned(session.tuned(compilation, options, compiler), options)
+        made = library(program, compiler, request.path.stem)
+        executor = stack.enter_context(closing(Executor(program, compiler, cores=cores)))
+        module = _module(wheel(made, ""), module_name(made), scratch)
+        native = ctypes.CDLL(str(scratch / module.__name__ / "model.so"))
+        handles = [_created(native, request.threads, flags) for flags in (MAPPED, COPIED)]
+        wheel_session = stack.enter_context(closing(module.InferenceSession(request.threads)))
+        peer = onnxruntime_peer(request.path, request.threads)
+        expected = executor.run(fed)
+        equal = [_equal(native, handle, fed, expected) for handle in handles]
+        executor.feed(fed)
+        works: list[Callable[[], object]] = [
+            executor.step,
+            *(partial(native.stowplan_run, handle) for handle in handles),
+            lambda: executor.run(fed),
+            lambda: wheel_session.run(None, fed),
+            lambda: peer.run(inputs),
+        ]
+        keep = partial(keep_to, cores[:1])
+        samples = in_turn(works, request.seconds, before=keep)
+        for handle in handles:
+            native.stowplan_destroy(handle)
+    best = np.percentile(samples, 10, axis=0) * 1e3
+    against = ratios(samples, 0)
+    return {
+        "milliseconds": dict(zip(COLUMNS, map(float, best), strict=True)),
+        "library / executor": float(min(against[1], against[2])),
+        "onnxruntime / wheel": float(np.median(samples[:, 5] / samples[:, 4])),
+        "bytes": all(equal),
+        "size": len(made.shared),
+    }
+
+
+def _module(content: bytes, name: str, folder: Path) -> Any:
+    """The module of a wheel, imported from where it is unpacked."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        file.extractall(folder)
+    spec = importlib.util.spec_from_file_location(name, folder / name / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _created(native: ctypes.CDLL, threads: int, flags: int) -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    status = native.stowplan_create(ctypes.byref(handle), threads, flags)
+    if status:
+        raise RuntimeError(f"stowplan_create: status {status}")
+    return handle
+
+
+def _equal(
+    native: ctypes.CDLL, handle: ctypes.c_void_p, fed: dict[str, Any], expected: dict[str, object]
+) -> bool:
+    """Whether the library gives the executor's bytes; afterwards its memory holds these inputs."""
+    given = [np.ascontiguousarray(a) for a in fed.values()]
+    taken = [np.empty_like(np.asarray(a)) for a in expected.values()]
+    pointers = [
+        (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays)) for arrays in (given, taken)
+    ]
+    status = native.stowplan_run_buffers(handle, *pointers)
+    same = (a.tobytes() == np.asarray(b).tobytes() for a, b in zip(taken, expected.values(), strict=True))
+    return status == 0 and all(same)
+
+
+def main(line: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.library", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", default=models.DEFAULT)
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=2.0, help="per model, thread count and column")
+    parser.add_argument("--kernels", type=Path, default=Settings().data / "kernels")
+    arguments = parser.parse_args(line)
+    table = Table("model", "threads", *COLUMNS, "library / executor", "onnxruntime / wheel", "bytes")
+    console = Console(width=150)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in arguments.names:
+            found = models.find(name, models.FOLDERS, Path(scratch))
+            for threads in arguments.threads:
+                if found.path is None:
+                    console.print(f"{name}: {found.reason}", highlight=False)
+                    continue
+                request = Request(found.path, threads, arguments.seconds, arguments.kernels)
+                row = in_own_process(request, measure)
+                if isinstance(row, str):
+                    console.print(f"{name}, {threads}: {row}", highlight=False)
+                    continue
+                times = [f"{row['milliseconds'][column]:.3f}" for column in COLUMNS]
+                told = [f"{row[ratio]:.3f}" for ratio in ("library / executor", "onnxruntime / wheel")]
+                table.add_row(name, str(threads), *times, *told, "equal" if row["bytes"] else "DIFFERENT")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

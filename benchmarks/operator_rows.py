@@ -1,0 +1,272 @@
+"""Rows of `make bench-operators`: operators that whole models spend their time in once the rest is fast.
+
+A row is one node in ONNX text and two sizes of its inputs. Rows are added to the table of their family,
+or as a family of their own, to `ROWS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Random: TypeAlias = np.random.Generator
+Make: TypeAlias = Callable[[Random], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One node to measure.
+
+    Attributes:
+        name: of the row: the operator, and what is particular.
+        size: a word for the size of the inputs.
+        node: `Op <attributes> (inputs)` in ONNX text.
+        inputs: arrays by name, made of seeded random numbers, in the order of the model.
+        constants: inputs that are initializers.
+        outputs: names, with the element types of those that are not float.
+        opset: of the default domain.
+        domain: of the node; version 1 is imported.
+    """
+
+    name: str
+    size: str
+    node: str
+    inputs: Mapping[str, Make]
+    constants: Mapping[str, Make] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=lambda: {"y": "float"})
+    opset: int = 20
+    domain: str = ""
+
+
+def normal(*shape: int) -> Make:
+    """Standard normal float32."""
+    return lambda random: random.standard_normal(shape).astype(np.float32)
+
+
+def uniform(low: float, high: float, *shape: int) -> Make:
+    """Uniform float32."""
+    return lambda random: random.uniform(low, high, shape).astype(np.float32)
+
+
+def below(limit: int, *shape: int) -> Make:
+    """Uniform int64 from 0 to below a limit."""
+    return lambda random: random.integers(0, limit, shape)
+
+
+def given(values: Any, dtype: Any = np.int64) -> Make:
+    """These numbers."""
+    return lambda _random: np.array(values, dtype)
+
+
+def permutation(n: int) -> Make:
+    """The numbers below n in random order."""
+    return lambda random: random.permutation(n)
+
+
+def flags(share: float, *shape: int) -> Make:
+    """Zeros, and ones for a share of the elements."""
+    return lambda random: (random.uniform(size=shape) < share).astype(np.float32)
+
+
+def boxes(count: int, extent: float, *lead: int) -> Make:
+    """float32[*lead, count, 4] of corners (x1, y1, x2, y2) in a square of this extent."""
+
+    def make(random: Random) -> Array:
+        corner = random.uniform(0, 0.7 * extent, (*lead, count, 2))
+        size = random.uniform(0.05 * extent, 0.3 * extent, (*lead, count, 2))
+        return np.concatenate([corner, corner + size], -1).astype(np.float32)
+
+    return make
+
+
+def _suppression(size: str, n: int, classes: int, most: int) -> OperatorRow:
+    return OperatorRow(
+        "NonMaxSuppression", size, "NonMaxSuppression(boxes, scores, most, iou, least)",
+        {"boxes": boxes(n, 320.0, 1), "scores": uniform(0, 1, 1, classes, n)},
+        {"most": given([most]), "iou": given([0.5], np.float32), "least": given([0.3], np.float32)},
+        {"y": "int64"},
+    )  # fmt: skip
+
+
+def _top(name: str, size: str, shape: tuple[int, ...], k: int, axis: int) -> OperatorRow:
+    return OperatorRow(
+        name, size, f"TopK <axis = {axis}> (x, k)", {"x": normal(*shape)}, {"k": given([k])},
+        {"y": "float", "i": "int64"},
+    )  # fmt: skip
+
+
+def _align(size: str, channels: int, extent: int, rois: int) -> OperatorRow:
+    attributes = "output_height = 7, output_width = 7, sampling_ratio = 2, spatial_scale = 0.25"
+    return OperatorRow(
+        "RoiAlign", size, f"RoiAlign <{attributes}> (x, rois, b)",
+        {"x": normal(1, channels, extent, extent), "rois": boxes(rois, 4.0 * extent), "b": below(1, rois)},
+    )  # fmt: skip
+
+
+def _grid(name: str, size: str, mode: str, shape: tuple[int, ...], places: tuple[int, ...]) -> OperatorRow:
+    node = f'GridSample <mode = "{mode}", padding_mode = "zeros", align_corners = 0> (x, grid)'
+    grid = uniform(-1.1, 1.1, shape[0], *places, len(places))
+    return OperatorRow(name, size, node, {"x": normal(*shape), "grid": grid})
+
+
+def _deform(size: str, channels: int, extent: int) -> OperatorRow:
+    return OperatorRow(
+        "DeformConv", size, "DeformConv <pads = [1, 1, 1, 1], kernel_shape = [3, 3]> (x, w, offset, b, mask)",
+        {
+            "x": normal(1, channels, extent, extent),
+            "offset": normal(1, 18, extent, extent),
+            "mask": uniform(0, 1, 1, 9, extent, extent),
+        },
+        {"w": normal(channels, channels, 3, 3), "b": normal(channels)}, opset=22,
+    )  # fmt: skip
+
+
+def _resize(name: str, size: str, attributes: str, shape: tuple[int, ...], target: int) -> OperatorRow:
+    crop = "crop" in attributes
+    roi = given([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.9] if crop else [], np.float32)
+    return OperatorRow(
+        name, size, f"Resize <{attributes}> (x, roi, scales, sizes)", {"x": normal(*shape)},
+        {"roi": roi, "scales": given([], np.float32), "sizes": given([*shape[:2], target, target])},
+    )  # fmt: skip
+
+
+def _one(name: str, size: str, node: str, x: Make, kind: str = "float", **more: Any) -> OperatorRow:
+    return OperatorRow(name, size, node, {"x": x}, outputs={"y": kind}, **more)
+
+
+def _unpool(size: str, channels: int, extent: int) -> OperatorRow:
+    half = extent // 2
+
+    def places(random: Random) -> Array:
+        corner = 2 * np.arange(half)
+        rows, columns = (corner + random.integers(0, 2, (channels, half, half)) for _ in range(2))
+        plane = np.arange(channels)[:, None, None] * extent * extent
+        return (plane + np.swapaxes(rows, 1, 2) * extent + columns)[None]
+
+    node = "MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)"
+    return OperatorRow("MaxUnpool", size, node, {"x": normal(1, channels, half, half), "i": places}, opset=22)
+
+
+def _max_roi(size: str, channels: int, extent: int, rois: int) -> OperatorRow:
+    def corners(random: Random) -> Array:
+        found = boxes(rois, float(extent))(random)
+        return np.concatenate([np.zeros((rois, 1), np.float32), found], 1)
+
+    node = "MaxRoiPool <pooled_shape = [7, 7], spatial_scale = 1.0> (x, rois)"
+    return OperatorRow(
+        "MaxRoiPool", size, node, {"x": normal(1, channels, extent, extent), "rois": corners}, opset=20
+    )
+
+
+def _scatter(name: str, size: str, node: str, rows: int, width: int, updates: int) -> OperatorRow:
+    index = below(rows, updates, width if "Elements" in node else 1)
+    return OperatorRow(name, size, node, {"x": normal(rows, width), "i": index, "u": normal(updates, width)})
+
+
+def _spectrum(name: str, size: str, attributes: str, shape: tuple[int, ...]) -> OperatorRow:
+    node = f"DFT <{attributes}> (x, n, axis)"
+    constants = {"n": given(shape[1]), "axis": given(1)}
+    return OperatorRow(name, size, node, {"x": normal(*shape)}, constants)
+
+
+def _short_time(size: str, batch: int, length: int, frame: int, step: int) -> OperatorRow:
+    window = uniform(0.1, 1, frame)
+    constants = {"step": given(step), "w": window, "frame": given(frame)}
+    return OperatorRow("STFT", size, "STFT(x, step, w, frame)", {"x": normal(batch, length, 1)}, constants)
+
+
+_DETECTION = (
+    _suppression("small", 200, 2, 20),
+    _suppression("large", 3000, 8, 100),
+    _top("TopK few", "small", (1, 1000), 5, -1),
+    _top("TopK few", "large", (16, 20000), 10, -1),
+    _top("TopK many", "small", (4, 500), 300, -1),
+    _top("TopK many", "large", (2, 100000), 5000, -1),
+    _top("TopK other axis", "small", (2, 200, 7), 5, 1),
+    _top("TopK other axis", "large", (4, 3000, 32), 100, 1),
+    _align("small", 16, 25, 10),
+    _align("large", 256, 50, 100),
+    _max_roi("small", 8, 20, 5),
+    _max_roi("large", 64, 50, 64),
+    _one("NonZero", "small", "NonZero(x)", flags(0.1, 8, 100), "int64"),
+    _one("NonZero", "large", "NonZero(x)", flags(0.1, 300, 4000), "int64"),
+    _one("Unique", "small", "Unique(x)", below(50, 300), "int64"),
+    _one("Unique", "large", "Unique(x)", below(5000, 100000), "int64"),
+    OperatorRow("Compress", "small", "Compress <axis = 0> (x, c)", {
+        "x": normal(100, 4), "c": lambda random: random.uniform(size=100) < 0.3}),
+    OperatorRow("Compress", "large", "Compress <axis = 0> (x, c)", {
+        "x": normal(20000, 16), "c": lambda random: random.uniform(size=20000) < 0.3}),
+)  # fmt: skip
+
+_IMAGES = (
+    _grid("GridSample linear", "small", "linear", (1, 4, 16, 16), (16, 16)),
+    _grid("GridSample linear", "large", "linear", (1, 64, 80, 80), (80, 80)),
+    _grid("GridSample nearest", "small", "nearest", (1, 4, 16, 16), (16, 16)),
+    _grid("GridSample nearest", "large", "nearest", (1, 64, 80, 80), (80, 80)),
+    _grid("GridSample cubic", "small", "cubic", (1, 4, 16, 16), (16, 16)),
+    _grid("GridSample cubic", "large", "cubic", (1, 64, 80, 80), (80, 80)),
+    _grid("GridSample volume", "small", "linear", (1, 2, 6, 8, 8), (6, 8, 8)),
+    _grid("GridSample volume", "large", "linear", (1, 16, 16, 32, 32), (16, 32, 32)),
+    _deform("small", 8, 14),
+    _deform("large", 64, 56),
+    _resize("Resize cubic", "small", 'mode = "cubic"', (1, 3, 20, 20), 41),
+    _resize("Resize cubic", "large", 'mode = "cubic"', (1, 16, 128, 128), 256),
+    _resize("Resize antialias", "small", 'mode = "linear", antialias = 1', (1, 3, 41, 41), 20),
+    _resize("Resize antialias", "large", 'mode = "linear", antialias = 1', (1, 16, 256, 256), 100),
+    _resize("Resize cubic excluded", "small", 'mode = "cubic", exclude_outside = 1', (1, 3, 20, 20), 33),
+    _resize("Resize cubic excluded", "large", 'mode = "cubic", exclude_outside = 1', (1, 16, 128, 128), 200),
+    _resize(
+        "Resize crop", "small", 'mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"',
+        (1, 3, 20, 20), 14,
+    ),
+    _resize(
+        "Resize crop", "large", 'mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"',
+        (1, 16, 256, 256), 224,
+    ),
+    _one("CenterCropPad", "small", "CenterCropPad <axes = [2, 3]> (x, s)", normal(1, 3, 20, 30),
+         constants={"s": given([24, 24])}),
+    _one("CenterCropPad", "large", "CenterCropPad <axes = [2, 3]> (x, s)", normal(1, 16, 300, 200),
+         constants={"s": given([224, 224])}),
+    _one("Col2Im", "small", "Col2Im <pads = [1, 1, 1, 1]> (x, image, block)", normal(1, 36, 64),
+         constants={"image": given([8, 8]), "block": given([3, 3])}),
+    _one("Col2Im", "large", "Col2Im <pads = [1, 1, 1, 1]> (x, image, block)", normal(1, 288, 6400),
+         constants={"image": given([80, 80]), "block": given([3, 3])}),
+    _unpool("small", 4, 16),
+    _unpool("large", 64, 112),
+)  # fmt: skip
+
+_ND = 'ScatterND <reduction = "{}"> (x, i, u)'
+_ELEMENTS = 'ScatterElements <axis = 0, reduction = "{}"> (x, i, u)'
+_SCATTERS = (
+    _scatter("ScatterElements add", "small", _ELEMENTS.format("add"), 100, 16, 300),
+    _scatter("ScatterElements add", "large", _ELEMENTS.format("add"), 2700, 64, 20000),
+    _scatter("ScatterElements max", "small", _ELEMENTS.format("max"), 100, 16, 300),
+    _scatter("ScatterElements max", "large", _ELEMENTS.format("max"), 2700, 64, 20000),
+    _scatter("ScatterND add", "small", _ND.format("add"), 100, 16, 300),
+    _scatter("ScatterND add", "large", _ND.format("add"), 2700, 64, 20000),
+    _scatter("ScatterND", "small", _ND.format("none"), 100, 16, 300),
+    _scatter("ScatterND", "large", _ND.format("none"), 2700, 64, 20000),
+)
+
+_SIGNALS = (
+    _spectrum("DFT power of two", "small", "onesided = 0", (1, 64, 1)),
+    _spectrum("DFT power of two", "large", "onesided = 0", (32, 1024, 1)),
+    _spectrum("DFT mixed radix", "small", "onesided = 1", (1, 60, 1)),
+    _spectrum("DFT mixed radix", "large", "onesided = 1", (32, 1200, 1)),
+    _spectrum("DFT prime", "small", "onesided = 0", (1, 67, 2)),
+    _spectrum("DFT prime", "large", "onesided = 0", (16, 1009, 2)),
+    _spectrum("DFT inverse", "small", "inverse = 1", (1, 48, 2)),
+    _spectrum("DFT inverse", "large", "inverse = 1", (32, 960, 2)),
+    _short_time("small", 1, 1000, 64, 32),
+    _short_time("large", 1, 80000, 400, 160),
+)
+
+_MEL = OperatorRow(
+    "MelWeightMatrix", "small", "MelWeightMatrix(bins, length, rate, low, high)",
+    {"low": given(20.0, np.float32), "high": given(7600.0, np.float32)},
+    {"bins": given(40), "length": given(256), "rate": given(16000)},
+)  # fmt: skip
+
+ROWS: tuple[OperatorRow, ...] = (*_DETECTION, *_IMAGES, *_SCATTERS, *_SIGNALS, _MEL)

@@ -531,6 +531,10 @@ def blocks():
         [normal(r, 5, 2, 6), normal(r, 4, 2, 8), normal(r, 4, 2, 8)],
     )
     yield "gluon_gru", rnn.GRU(8, layout="NTC"), [normal(r, 2, 5, 6), normal(r, 1, 2, 8)]
+    one = rnn.LSTM(8, projection_size=5)
+    yield "gluon_projected", one, [normal(r, 7, 2, 6), normal(r, 1, 2, 5), normal(r, 1, 2, 8)]
+    both = rnn.LSTM(8, num_layers=2, bidirectional=True, projection_size=5)
+    yield "gluon_projected_states", both, [normal(r, 7, 2, 6), normal(r, 4, 2, 5), normal(r, 4, 2, 8)]
     yield "gluon_cell", Unrolled(), [normal(r, 2, 5, 6)]
     yield "transformer", Transformer(), [r.integers(0, 50, (2, 7)).astype("f4")]
 

@@ -1,4 +1,4 @@
-"""Symbols with operators that no operators of ONNX express: planned, and run by nothing.
+"""Symbols with operators that cannot be said in those of ONNX: planned, and run by nothing.
 
 The shapes of all of them are compared with real MXNet by `make test-mxnet` (`tests/mxnet/planned.py`).
 """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.model.mxnet.builder import Call
+from app.engine.model.mxnet.operators import projected
 from app.engine.model.mxnet.operators.elementwise import Translation, Values
 
 
@@ -124,12 +125,16 @@ def _rnn(c: Call) -> Values:
     """The output of the last layer, then the last states of all, if they are asked for."""
     mode = c.attributes.text("mode", "", CELLS)
     cell = CELLS[mode]
-    for name in ("projection_size", "lstm_state_clip_min", "lstm_state_clip_max"):
+    for name in ("lstm_state_clip_min", "lstm_state_clip_max"):
         if c.attributes.given(name):
             raise c.error(f"{name} is not supported; expected None")
     if c.attributes.flag("use_sequence_length"):
         raise c.error("use_sequence_length is not supported; expected False")
     c.attributes.text("p", "0")  # dropout between layers, of training
+    if c.attributes.given("projection_size"):
+        if mode != "lstm":
+            raise c.error(f"projection_size of the mode {mode}; expected lstm")
+        return projected.layers(c)
     sizes, first = _sizes(c, cell)
     x = c.inputs[0]
     kept: list[list[ir.Value]] = [[] for _ in range(2 if mode == "lstm" else 1)]

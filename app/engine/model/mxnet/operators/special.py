@@ -263,6 +263,5 @@ ROWS: Mapping[str, Translation] = {
     "_contrib_BatchNormWithReLU": _normalized_relu,
     "amp_multicast": _multicast,
     "_contrib_sign_ste": lambda c: c.one("Sign", c.inputs[0]),
-    "_copyto": _unchanged(),
     "_CrossDeviceCopy": _unchanged(),
 }

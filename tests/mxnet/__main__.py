@@ -1,11 +1,13 @@
 """Compare outputs of symbols with those that MXNet wrote beside them: python -m tests.mxnet FOLDER.
 
-Every symbol is read, written as ONNX and computed by onnxruntime; then it is planned for this machine and run by our
-executor. The exit code is 1 if an output differs by more than 1e-4 of its maximum.
+Every symbol is read, written as ONNX and computed by onnxruntime; then it is planned for this machine, with our storage
+types and with those of MXNet, and run by our executor. The exit code is 1 if an output differs by more than 1e-4 of its
+maximum.
 """
 
 import sys
 import tempfile
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -28,7 +30,11 @@ from app.kernels.cpu.runtime.compiler import Compiler
 KERNELS = Path(__file__).resolve().parents[2] / "build" / "kernels"
 TOLERANCE = 1e-4
 SHOWN = ("zoo", "gluon", "mlp", "transformer", "quantized_net", "embedding_")
-OPTIONS = Options(autotune=False, choose="first")
+PLANS = (
+    Options(autotune=False, choose="first"),
+    Options(autotune=False, choose="first", semantics="mxnet-1.9"),
+)
+STEPS: Counter[str] = Counter()  # of all programs, by the backend
 
 
 def difference(expected: np.ndarray, found: np.ndarray) -> float:
@@ -52,15 +58,19 @@ def outputs_of(symbol: Path, inputs: dict[str, np.ndarray], folder: Path) -> lis
     return [np.asarray(v) for v in run({k: v for k, v in inputs.items() if k in taken}).values()]
 
 
-def planned_outputs(symbol: Path, inputs: dict[str, np.ndarray], compiler: Compiler) -> list[np.ndarray]:
+def planned_outputs(
+    symbol: Path, inputs: dict[str, np.ndarray], options: Options, compiler: Compiler
+) -> list[np.ndarray]:
     """The outputs of a symbol by our executor, in their order."""
     loaded = expanded(load(symbol, external=beside(symbol)))
     bindings = Bindings(
         {k: v.shape for k, v in inputs.items() if k in {i.name for i in loaded.model.graph.inputs}}
     )
-    compilation = session.canonical(loaded, host(), OPTIONS, bindings, load_registry())
+    compilation = session.canonical(loaded, host(), options, bindings, load_registry())
     names = [v.name for v in compilation.model.graph.outputs]
-    with closing(Executor(session.planned(compilation, OPTIONS), compiler)) as executor:
+    program = session.planned(compilation, options)
+    STEPS.update(step.choice.implementation.backend for step in program.steps)
+    with closing(Executor(program, compiler)) as executor:
         found = executor.run({k: inputs[k] for k in bindings.shapes})
         return [np.array(found[name]) for name in names]
 
@@ -73,10 +83,13 @@ def compare(folder: Path, name: str, compiler: Compiler) -> tuple[float, float]:
     symbol = folder / f"{name}-symbol.json"
     with tempfile.TemporaryDirectory() as scratch:
         found = outputs_of(symbol, given, Path(scratch))
-    ours = planned_outputs(symbol, given, compiler)
-    if not len(found) == len(ours) == len(expected):
+    ours = [planned_outputs(symbol, given, options, compiler) for options in PLANS]
+    if any(len(others) != len(expected) for others in (found, *ours)):
         return np.inf, np.inf
-    return tuple(max(difference(e, f) for e, f in zip(expected, others)) for others in (found, ours))
+    by_runtime, *by_plan = (
+        max(difference(e, f) for e, f in zip(expected, others)) for others in (found, *ours)
+    )
+    return by_runtime, max(by_plan)
 
 
 def compare_storage(folder: Path) -> float:
@@ -107,6 +120,8 @@ def main(folder: Path) -> int:
         found = compare_storage(folder)
         failed += found > 0
         print(f"arrays of three storage types: differ by {found:.3g}")
+    steps = ", ".join(f"{count} {backend}" for backend, count in STEPS.most_common())
+    print(f"steps of our executor: {steps}")
     print(f"{len(names) - failed} of {len(names)} symbols give MXNet's outputs within {TOLERANCE:g}")
     return 1 if failed or not names else 0
 

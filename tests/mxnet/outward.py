@@ -103,6 +103,8 @@ def check_rounded(folder: Path, name: str) -> tuple[rounded.Rounded, list[np.nda
     names = json.loads((folder / f"{name}.rounded.json").read_text())
     with np.load(folder / f"{name}.found.npz") as arrays:
         given = {n: arrays[f"rounded{i}"] for i, n in enumerate(names)}
+    # The canonical graph keeps float32 where a value of float16 is only read again.
+    given = {n: a for n, a in given.items() if a.dtype != np.float32}
     with np.load(folder / f"{name}.npz") as arrays:
         found = rounded.compared(onnx.load(folder / f"{name}.onnx"), dict(arrays), given)
     return found, [np.atleast_1d(a) for a in found.outputs]

@@ -30,7 +30,7 @@ class Rounded:
         next_step: those that are rounded to the step beside onnxruntime's.
         farthest: largest distance from a half of one that is, relative to the largest number before rounding;
             infinity where one is farther off than one step. In float16, what is beyond one step.
-        outputs: those of the model that follow from MXNet's rounded numbers.
+        outputs: those of the model that follow from MXNet's rounded numbers; what is rounded itself is MXNet's.
     """
 
     count: int
@@ -99,7 +99,7 @@ def compared(
         farthest = max(farthest, np.inf if steps.max() > 1 else float(off[steps > 0].max()))
         next_step += int((steps > 0).sum())
     count = sum(array.size for array in given.values())
-    return Rounded(count, next_step, farthest, tuple(found[name] for name in names))
+    return Rounded(count, next_step, farthest, tuple({**found, **given}[name] for name in names))
 
 
 def _beyond(expected: np.ndarray, found: np.ndarray) -> tuple[int, float]:

@@ -8,7 +8,10 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core.calls import KernelCall
-from app.engine.types.options import Options
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.types.options import Bindings, Options
 from app.engine.types.target import PRESETS
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import canonical, operators, saved
@@ -40,6 +43,21 @@ def test_nodes_compute_in_float32_between_the_border_of_the_graph(kind: str, tmp
     assert {v.dtype for v in (*graph.inputs, *graph.outputs)} == {expected}
     assert [v.name for v in graph.outputs] == ["y"]
     assert operators(graph).count("Cast") == 3
+
+
+def test_the_graph_that_is_exported_keeps_its_types(tmp_path: Path) -> None:
+    path = typed("g (half[4,5] x, half[5,3] w) => (half[4,3] y) { p = MatMul(x, w) y = Relu(p) }", tmp_path)
+    exported: list[set[ir.DataType]] = []
+    compilation = session.canonical(
+        load(path),
+        PRESETS[0],
+        Options(),
+        Bindings(),
+        load_registry(),
+        before_rewrites=lambda model: exported.append(computed_in(model.graph)),
+    )
+    assert exported == [{ir.DataType.FLOAT16}]
+    assert computed_in(compilation.graph) == {ir.DataType.FLOAT}
 
 
 def test_what_only_moves_keeps_16_bits(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Attention against its definition in float64, and against the reference evaluator."""
 
+import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import Array, assert_close, context, implementation
+from tests.harness import Array, assert_close, context, implementation, run_group
 from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
 
 
@@ -112,7 +114,35 @@ def test_lengths_hide_padded_keys(compiler: Compiler) -> None:
         assert_close(y[b : b + 1], definition(one, hidden))
 
 
-def test_half_precision_is_refused() -> None:
+def test_queries_of_half_precision_are_refused() -> None:
     a = {n: m.astype(np.float16) for n, m in operands().items()}
     group = text_group(body_of(a), a, opset=24)
     assert "float16" in (implementation("attention.rows", REGISTRY).rejection(group, context()) or "")
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("width", [6, 40])
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
+def test_keys_and_values_may_have_16_bits(
+    compiler: Compiler, row: str, width: int, threads: int, kind: str
+) -> None:
+    dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else np.float16)
+    a = operands(groups=2, rows=3, keys=3, past=40)
+    rng = np.random.default_rng(3)
+    a |= {n: rng.standard_normal((*m.shape[:3], width)).astype(np.float32) for n, m in a.items()}
+    wide = {n: m if n == "q" else m.astype(dtype).astype(np.float32) for n, m in a.items()}
+    outputs = ("y", "present_k", "present_v")
+    body = body_of(a, "<is_causal = 1>")
+    group = text_group(body, wide, None, outputs, opset=24)
+    for value in (*group.inputs, *group.outputs):
+        if value.name not in ("q", "y"):
+            value.type = ir.TensorType(ir.DataType[kind.upper()])
+    given = {n: m if n == "q" else m.astype(dtype) for n, m in wide.items()}
+    found = run_group(implementation(row, REGISTRY), group, given, compiler, threads=threads)
+    joined = {n: np.concatenate([given[f"p{n}"], given[n]], 2) for n in "kv"}
+    np.testing.assert_array_equal(found[1], joined["k"])
+    np.testing.assert_array_equal(found[2], joined["v"])
+    assert found[1].dtype == dtype
+    hidden = np.where(np.tri(3, 43, 40, dtype=bool), 0, -np.inf)
+    assert_close(found[0], definition(wide | {n: m.astype(np.float32) for n, m in joined.items()}, hidden))

@@ -24,14 +24,11 @@ from app.engine.rewrites import (
     contrib_attention,
     contrib_quantized,
     cse,
-    float_widening,
     gradients,
     quantization,
     transpose_sinking,
 )
 from app.engine.types.errors import GraphError
-
-WIDENING = "numba-cpu"  # the backend whose kernels compute 16-bit floats in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +56,7 @@ class Canonicalize:
         model = compilation.model
         lift_initializers(model)
         graph.order_by_wiring(model.graph)
-        wide = WIDENING in compilation.target.backends
-        applied = float_widening.widen(model) if wide else Counter()
-        applied += reduce(model, self.growth, typed=model.meta.pop(TYPED, False))
-        if wide and (more := float_widening.widen(model)):  # what came out of bodies and composites
-            applied += more + reduce(model, self.growth, typed=True)
+        applied = reduce(model, self.growth, typed=model.meta.pop(TYPED, False))
         _check_types(model)
         outside = outside_core.outside_core(model.graph, compilation.registry.core)
         notes = (*compilation.notes, *_notes(applied, model), *outside_core.told(outside))

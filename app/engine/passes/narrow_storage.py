@@ -20,8 +20,8 @@ from app.engine.core.plan import Compilation
 from app.engine.core.plan_editor import PlanEditor
 from app.engine.core.registry import PlanningContext
 from app.engine.operators.attention_pattern import is_widening
-from app.engine.passes.canonicalize import WIDENING
 from app.engine.passes.partition import single
+from app.engine.passes.rewrite_operators import WIDENING
 from app.engine.types.precision import resolve
 
 HALVES: Mapping[str, ir.DataType] = {"bf16": ir.DataType.BFLOAT16, "fp16": ir.DataType.FLOAT16}

@@ -1,5 +1,6 @@
 """Replace operators by the sets of operators that a target's backends compute better."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,11 +11,17 @@ from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import rewrite
 from app.engine.model.shape_inference import inference
 from app.engine.passes.canonicalize import reduce
+from app.engine.rewrites import float_widening
+
+WIDENING = "numba-cpu"  # the backend whose kernels compute 16-bit floats in float32
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteOperators:
     """Apply the tables REWRITES of the target's backends: other operators, other numbers of operands.
+
+    Before that, 16-bit floats become float32 where the target's kernels compute in it; the portable graph,
+    which is exported, keeps them.
 
     What a rule replaces keeps its shape and dtype, and in the planned graph its layout, which is
     chosen later. What becomes possible by it is simplified as a canonical graph is.
@@ -36,9 +43,11 @@ class RewriteOperators:
             ValueError: a rule changed the shape or dtype of a value.
         """
         model, rows = compilation.model, compilation.registry.rewrites_for(compilation.target)
+        wide = WIDENING in compilation.target.backends
+        widened = float_widening.widen(model) if wide else Counter()
         before = {v.name: _type(v) for v in graph.values(model.graph)}
         applied = rewrite(model.graph, rows)
-        if not applied:
+        if not applied and not widened:
             return compilation
         inference.infer(model)
         for value in graph.values(model.graph):
@@ -47,7 +56,9 @@ class RewriteOperators:
                 raise ValueError(
                     f"value {value.name!r} was {expected}, is {_type(value)} after {dict(applied)}"
                 )
-        applied += reduce(model, self.growth, rows)
+        applied += widened + reduce(model, self.growth, rows)
+        if wide and (more := float_widening.widen(model)):  # what came out of bodies
+            applied += more + reduce(model, self.growth, rows, typed=True)
         notes = (f"{rule}: {count}" for rule, count in sorted(applied.items()))
         return replace(compilation, notes=(*compilation.notes, *notes))
 

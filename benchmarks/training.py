@@ -186,7 +186,8 @@ def printed(rows: Sequence[Row]) -> Table:
     """All rows as a table, sizes in MiB."""
     table = Table(title="peak of a training step, MiB")
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "network" else "right")
+        first = column == "network"
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
     for row in rows:
         table.add_row(
             row["network"],

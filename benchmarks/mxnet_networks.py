@@ -67,8 +67,8 @@ def lstm(batch=32, steps=20, width=200, words=1000):
     return loss_of(logits), {"data": (batch, steps, width), "label": (batch * steps, words)}
 
 
-def dlrm(batch=2048, rows=10_000, width=64, tables=8):
-    """Dense features beside embeddings with row_sparse gradients, their products, a dense head."""
+def dlrm(batch=2048, rows=10_000, width=64, tables=8, sparse=False):
+    """Dense features beside embeddings, their products, a dense head; gradients of tables dense or sparse."""
 
     def stack(x, units, name):
         for i, n in enumerate(units):
@@ -79,9 +79,9 @@ def dlrm(batch=2048, rows=10_000, width=64, tables=8):
     shapes = {"data": (batch, 13), "label": (batch, 2)}
     parts = [bottom]
     for i in range(tables):
-        weight = S.var(f"table{i}", stype="row_sparse")
+        weight = S.var(f"table{i}", stype="row_sparse" if sparse else None)
         index = S.var(f"index{i}")
-        parts.append(S.Embedding(index, weight, input_dim=rows, output_dim=width, sparse_grad=True))
+        parts.append(S.Embedding(index, weight, input_dim=rows, output_dim=width, sparse_grad=sparse))
         shapes[f"index{i}"] = (batch,)
     features = S.stack(*parts, axis=1)
     products = S.flatten(S.batch_dot(features, features, transpose_b=True))
@@ -122,6 +122,7 @@ NETWORKS = {
     "transformer": transformer,
     "lstm": lstm,
     "dlrm": dlrm,
+    "dlrm_row_sparse": lambda: dlrm(sparse=True),
     "unet": unet,
 }
 

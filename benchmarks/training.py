@@ -6,7 +6,10 @@ gradients of activations, and what is kept for backward. Parameters, their gradi
 statistics have memory of their own on both sides and are not counted. Ours is the whole arena, workspaces,
 padding and alignment included; MXNet's is the total of its pool in whole MiB, rounded down, without the
 temporary space of operators.
-`without in-place` is our plan where no result takes the bytes of an operand. Nothing is executed.
+`without in-place` is our plan where no result takes the bytes of an operand; `order` is how far the peak may
+be above that of the best order of the steps; `gradients` are the bytes of the outputs that hold them,
+row_sparse ones at their bounds. `--smallest` plans with `prefer: memory` too and tells what it costs in
+predicted time; `--measure` runs both plans in turn and tells it in measured time, the least of each.
 """
 
 import argparse
@@ -24,22 +27,30 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
+from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core import graph
+from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.training import training
+from app.engine.gradient import marks
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.report.onnx import export
+from app.engine.report.report import order_json
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.inputs import samples
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from benchmarks import models
 
-NETWORKS = ("resnet18", "mobilenet_v2", "transformer", "lstm", "dlrm", "unet")
+NETWORKS = ("resnet18", "mobilenet_v2", "transformer", "lstm", "dlrm", "dlrm_row_sparse", "unet")
 MXNET = models.ROOT / "build" / "mxnet" / "bin" / "python"
 COLUMNS = (
-    "network", "nodes", "steps", "ours", "lower bound", "gap", "without in-place", "prefer memory",
-    "MXNet 1.9.1", "row_sparse gradients", "seconds",
+    "network", "nodes", "steps", "ours", "offsets", "order", "without in-place", "MXNet 1.9.1", "gradients",
+    "row_sparse", "seconds", "prefer memory", "again", "predicted", "measured",
 )  # fmt: skip
+RUNS = 5  # of each plan, in turn
 PLANNED = Options(autotune=False, choose="first")
 Row = dict[str, Any]
 
@@ -52,6 +63,7 @@ def main(line: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", default=NETWORKS)
     parser.add_argument("--symbols", type=Path, help="folder with what `benchmarks.mxnet_networks` wrote")
     parser.add_argument("--smallest", action="store_true", help="plan with `prefer: memory` too: minutes")
+    parser.add_argument("--measure", action="store_true", help="run the plans of --smallest beside ours")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args(line)
     console, rows = Console(width=170), []
@@ -61,7 +73,11 @@ def main(line: Sequence[str] | None = None) -> int:
             command = [MXNET, "-W", "ignore", "-m", "benchmarks.mxnet_networks", folder, *arguments.names]
             subprocess.run(command, check=True, cwd=models.ROOT, stderr=subprocess.DEVNULL)
         for name in arguments.names:
-            rows.append(measured(folder, name, Path(scratch), arguments.smallest))
+            rows.append(
+                measured(
+                    folder, name, Path(scratch), arguments.smallest or arguments.measure, arguments.measure
+                )
+            )
             console.print(f"{rows[-1]}", markup=False, highlight=False)
     console.print(printed(rows))
     if arguments.json:
@@ -69,8 +85,8 @@ def main(line: Sequence[str] | None = None) -> int:
     return int(any(row["ours"] > row["mxnet"] or row["ours"] > row["without in-place"] for row in rows))
 
 
-def measured(folder: Path, name: str, scratch: Path, smallest: bool) -> Row:
-    """The figures of one network; sizes in bytes."""
+def measured(folder: Path, name: str, scratch: Path, smallest: bool, run: bool) -> Row:
+    """The figures of one network; sizes in bytes, times in seconds."""
     told = json.loads((folder / f"{name}.json").read_text())
     started = time.perf_counter()
     path = training_file(folder / f"{name}-symbol.json", told, scratch)
@@ -78,10 +94,11 @@ def measured(folder: Path, name: str, scratch: Path, smallest: bool) -> Row:
     program = session.planned(compilation, PLANNED)
     seconds = time.perf_counter() - started
     apart = session.planned(compilation, dataclasses.replace(PLANNED, inplace=False))
-    least = None
-    if smallest:
-        least = session.planned(compilation, dataclasses.replace(PLANNED, prefer="memory")).arena_bytes
-    solution = program.placement.solution
+    least = session.planned(compilation, dataclasses.replace(PLANNED, prefer="memory")) if smallest else None
+    solution, order = program.placement.solution, order_json(program.compilation)
+    gradients = [v for v in program.compilation.graph.outputs if v.name in marks.gradients(compilation.model)]
+    stored = [value_bytes(v, program.compilation) for v in gradients]
+    storage = program.compilation.plan.require("storage")
     return {
         "network": name,
         "nodes": len(compilation.graph),
@@ -91,11 +108,49 @@ def measured(folder: Path, name: str, scratch: Path, smallest: bool) -> Row:
         "gap": solution.gap,
         "proved": solution.proved,
         "without in-place": apart.arena_bytes,
-        "prefer memory": least,
+        "order bound": order["lower_bound"],
+        "order gap": order["gap"],
+        "order proved": order["proved"],
         "mxnet": told["planned_mib"] * 2**20,
-        "row_sparse": len(told["row_sparse"]),
+        "gradients": sum(stored),
+        "row_sparse": sum(storage[v].kind == "row_sparse" for v in gradients),
+        "mxnet row_sparse": len(told["row_sparse"]),
         "seconds": seconds,
+        "predicted": program.seconds,
+        "prefer memory": None if least is None else recomputed(program, least),
+        "measured": ran(program, least) if least is not None and run else None,
     }
+
+
+def recomputed(program: Program, least: Program) -> Row:
+    """The smallest plan beside the fastest: bytes, nodes computed again, predicted time."""
+    again = least.compilation.concessions.recompute
+    return {
+        "peak": least.arena_bytes,
+        "again": sum(len(a.nodes) for a in again),
+        "predicted": least.seconds,
+        "ratio": least.seconds / program.seconds,
+    }
+
+
+def ran(program: Program, least: Program) -> Row:
+    """The least measured time of both plans, run in turn on the same inputs in this process."""
+    compiler = Compiler(models.ROOT / "build" / "kernels")
+    inputs = samples(program.compilation.graph.inputs)
+    times: list[list[float]] = [[], []]
+    executors = [Executor(p, compiler) for p in (program, least)]
+    for executor in executors:
+        executor.feed(inputs)
+        executor.step()
+    for _ in range(RUNS):
+        for executor, found in zip(executors, times):
+            started = time.perf_counter()
+            executor.step()
+            found.append(time.perf_counter() - started)
+    for executor in executors:
+        executor.close()
+    ours, smaller = map(min, times)
+    return {"ours": ours, "prefer memory": smaller, "ratio": smaller / ours}
 
 
 def training_file(symbol: Path, told: Row, scratch: Path) -> Path:
@@ -131,26 +186,37 @@ def printed(rows: Sequence[Row]) -> Table:
     """All rows as a table, sizes in MiB."""
     table = Table(title="peak of a training step, MiB")
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "network" else "right")
+        first = column == "network"
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
     for row in rows:
         table.add_row(
             row["network"],
             str(row["nodes"]),
             str(row["steps"]),
             _mib(row["ours"]),
-            _mib(row["lower bound"]),
             "proved" if row["proved"] else f"{row['gap']:.2%}",
+            "proved" if row["order proved"] else f"{row['order gap']:.2%}",
             _mib(row["without in-place"]),
-            _mib(row["prefer memory"]),
             f"{row['mxnet'] / 2**20:.0f}",
+            _mib(row["gradients"]),
             str(row["row_sparse"] or "-"),
             f"{row['seconds']:.1f}",
+            *_smallest(row),
         )
     return table
 
 
-def _mib(nbytes: int | None) -> str:
-    return "-" if nbytes is None else f"{nbytes / 2**20:.2f}"
+def _smallest(row: Row) -> tuple[str, ...]:
+    """Cells of the plan with the smallest peak: MiB, nodes computed again, its times as shares of ours."""
+    least, taken = row["prefer memory"], row["measured"]
+    if least is None:
+        return ("-",) * 4
+    cost = "-" if taken is None else f"{taken['ratio']:.3f}x"
+    return _mib(least["peak"]), str(least["again"]), f"{least['ratio']:.3f}x", cost
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.2f}"
 
 
 if __name__ == "__main__":

@@ -90,6 +90,9 @@ def training_lines(found: Mapping[str, Any] | None) -> Iterable[str]:
         return
     parts = (f"{name} {size(found[name]['peak_bytes'])}" for name in ("forward", "backward"))
     yield f"training: {' and '.join(parts)} in use, {size(found['kept_bytes'])} kept for backward"
+    if (bound := found["order"]["lower_bound"]) is not None:
+        told = "proved least" if found["order"]["proved"] else f"at most {found['order']['gap']:.2%} above it"
+        yield f"  in any order of the steps at least {size(bound)}: {told}"
     for point in found["rematerialization"]:
         yield (
             f"  {point['nodes']} nodes computed again: {size(point['saved_bytes'])} less, "

@@ -9,6 +9,7 @@ storage types of inputs and outputs from the verbose log of its inference, or `r
 it ended. In a folder, cases of values for `tests.mxnet`, see `write_values`. Imports nothing of ours.
 """
 
+import ctypes
 import json
 import os
 import re
@@ -415,20 +416,44 @@ def wiring(symbol, attributes):
 
 
 def write_values(folder, seed):
-    """Write the training graph of a symbol of dense variables, inputs, outputs and gradients as a case for `tests.mxnet`.
-
-    Left out are graphs that MXNet refuses, those with operators that draw numbers or count in training or that
-    symbols cannot have here, and those with outputs that are not finite, rounding alone or not told apart.
-    """
+    """Write a case of a random symbol."""
     g = Graph(seed)
     for _ in range(g.random.integers(1, 5)):
         g.grow()
-    symbol = g.symbol()
+    write_case(folder, f"training{seed}", g.symbol(), seed)
+
+
+def layers():
+    """Layers that compute otherwise in training, by name."""
+    x = S.var("x", shape=(3, 4, 5, 2))
+
+    def normalized(axis=1, **attributes):
+        size = (3, 4, 5, 2)[axis]
+        parts = [S.var(n, shape=(size,)) for n in ("gamma", "beta", "mean", "variance")]
+        return S.sin(S.BatchNorm(x, *parts, axis=axis, name="norm", **attributes))
+
+    yield "batch_norm", normalized(fix_gamma=False)
+    yield "batch_norm_fixed", normalized()
+    yield "batch_norm_last", normalized(axis=3, fix_gamma=False, eps=0.1)
+    yield "batch_norm_global", normalized(fix_gamma=False, use_global_stats=True)
+    yield "dropout", S.sin(S.Dropout(x, p=0.3, name="drop"))
+    yield "dropout_axes", S.sin(S.Dropout(x, p=0.5, axes=(2, 3), name="drop"))
+    yield "dropout_always", S.sin(S.Dropout(x, p=0.5, mode="always", name="drop"))
+    twice = S.Dropout(S.relu(normalized(fix_gamma=False)), p=0.4, name="first")
+    yield "norm_and_dropout", S.Dropout(S.square(twice), p=0.2, name="second")
+
+
+def write_case(folder, title, symbol, seed):
+    """Write the training graph of a symbol of dense variables, inputs, outputs and gradients as a case for `tests.mxnet`.
+
+    Masks of Dropout, which MXNet draws, are inputs. Left out are graphs that MXNet refuses, those with operators
+    that symbols cannot have here, and those with outputs that are not finite, rounding alone or not told apart.
+    """
     attributes = {k: {a: v for a, v in t.items() if a == "__shape__"} for k, t in symbol.attr_dict().items()}
     plain = json.loads(symbol.tojson())
     for node in plain["nodes"]:
         node.get("attrs", {}).pop("__storage_type__", None)
-    if {n["op"] for n in plain["nodes"]} & {"Dropout", "BatchNorm", "gamma", "gammaln", "nansum"}:
+    if {n["op"] for n in plain["nodes"]} & {"gamma", "gammaln", "nansum"}:
         return
     names = symbol.list_arguments()
     places = {n for n in names if n.startswith(("tokens", "places", "rows", "label"))}
@@ -446,6 +471,10 @@ def write_values(folder, seed):
         if name in places and array.ndim == 1:
             inputs[name] = random.integers(0, SIZE, array.shape).astype("f4")
         executor.arg_dict[name][:] = inputs[name]
+    for name, array in executor.aux_dict.items():
+        inputs[name] = (random.random(array.shape) + 0.5).astype("f4")
+        array[:] = inputs[name]
+    masks = watched(executor, [n["name"] for n in plain["nodes"] if n["op"] == "Dropout"])
     outputs = executor.forward(is_train=True)
     heads = [random.standard_normal(o.shape).astype("f4") for o in outputs]
     executor.backward([mx.nd.array(h) for h in heads])
@@ -456,19 +485,37 @@ def write_values(folder, seed):
     told = all(np.isfinite(a).all() and (not a.any() or np.abs(a).max() > 1e-5) for a in found)
     if twice or not told:  # the executor prints outputs by name alone
         return
+    inputs |= masks
     for node in made["nodes"]:
         if node["name"].startswith("_head_grad_") and node["op"] == "null":
             index = int(node["name"].rsplit("_", 1)[1])
             inputs[node["name"]] = heads[index]
             node["attrs"] = {"__shape__": str(heads[index].shape)}
-    (Path(folder) / f"training{seed}-symbol.json").write_text(json.dumps(made))
-    used = {n["name"] for n in made["nodes"]}
+    (Path(folder) / f"{title}-symbol.json").write_text(json.dumps(made))
+    used = {n["name"] for n in made["nodes"]} | {*masks}
     given = {n: a for n, a in inputs.items() if n in used}
-    np.savez(Path(folder) / f"training{seed}.npz", **given, **{f"output{i}": a for i, a in enumerate(found)})
+    np.savez(Path(folder) / f"{title}.npz", **given, **{f"output{i}": a for i, a in enumerate(found)})
+
+
+def watched(executor, dropouts):
+    """Masks by the name of the input that each becomes here; they are there once the executor has run."""
+    found = {}
+
+    def keep(name, handle):
+        text = name.decode()
+        if text in {f"{n}_mask" for n in dropouts}:
+            pointer = ctypes.cast(handle, mx.base.NDArrayHandle)
+            found[text] = mx.nd.NDArray(pointer, writable=False).asnumpy()
+
+    if dropouts:
+        executor.set_monitor_callback(keep, monitor_all=True)
+    return found
 
 
 def main(file, count, seed=0):
     if Path(file).is_dir():
+        for number, (title, symbol) in enumerate(layers()):
+            write_case(file, f"training_{title}", symbol, number)
         for i in range(int(count)):
             write_values(file, int(seed) + i)
         return

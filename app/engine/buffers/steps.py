@@ -1,6 +1,6 @@
 """The steps of a plan as the search for an order sees them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 
 import onnx_ir as ir
@@ -10,26 +10,31 @@ from app.engine.buffers.buffer_assignment import share_views, touched, view_clas
 from app.engine.core import graph
 from app.engine.core.calls import workspace_bytes
 from app.engine.core.group import Group
-from app.engine.core.plan import Compilation
+from app.engine.core.plan import Choice, Compilation
 from app.engine.memory.beam_order import Step
 
 
 def memory_steps(
     compilation: Compilation, needs: Mapping[Group, frozenset[Group]]
-) -> tuple[list[Step], list[int]]:
-    """The steps of an ordered plan, and bytes by storage; indices are those of the order.
+) -> tuple[list[Step], list[int], list[int]]:
+    """The steps of an ordered plan, bytes by storage, and the least that these may be.
 
-    A storage is a stretch of bytes that the same values of an alias class cover: a slice of a
-    concatenation lives from its own write. In-place pairs are those of stretches; whether a whole
-    class may move is seen when the plan is made, so the steps never need more than the plan.
+    Indices are those of the order. A storage is a stretch of bytes that the same values of an alias class
+    cover: a slice of a concatenation lives from its own write. In-place pairs are those of stretches; whether
+    a whole class may move is seen when the plan is made. What is computed into an output of the graph takes
+    no bytes, since it lies in the memory that the output has anyway: in bytes by storage the first of several
+    operands that may, as the plan prefers it; in the least all of them, so that no plan needs less.
     """
     order, implementation = compilation.plan.require("order"), compilation.plan.require("implementation")
     alignment = compilation.target.memories[0].alignment
     classes = view_classes(compilation)
     share_views(tuple((group, implementation[group]) for group in order), classes)
 
+    outside = _outside(order, implementation, classes, every=False)
+    perhaps = _outside(order, implementation, classes, every=True)
+
     def in_arena(value: ir.Value) -> bool:
-        return not graph.is_dynamic(value) and classes.of(value).owner is None
+        return not graph.is_dynamic(value) and id(classes.of(value)) not in outside
 
     used = {g: [v for v in touched(g, implementation[g]) if in_arena(v)] for g in order}
     pairs = {
@@ -56,7 +61,30 @@ def memory_steps(
         )
         for group in order
     ]
-    return steps, stretches.sizes
+    return steps, stretches.sizes, stretches.sizes_without(perhaps)
+
+
+def _outside(
+    order: Sequence[Group], implementation: Mapping[Group, Choice], classes: AliasClasses, *, every: bool
+) -> set[int]:
+    """Identities of the classes with memory of their own, and of those that may move to that of an output.
+
+    Of a group's operands the first that may move does, or `every` one.
+    """
+    values = dict.fromkeys(v for g in order for v in touched(g, implementation[g]) if not graph.is_dynamic(v))
+    found = {id(alias) for v in values if (alias := classes.of(v)).owner is not None}
+    outputs = {id(alias) for v in values if classes.space(alias := classes.of(v)) == "output"}
+    for group in reversed(order):
+        for source, result in implementation[group].inplace:
+            if source not in values or result not in values:
+                continue
+            a, b = classes.of(source), classes.of(result)
+            by = a.places[source] - b.places[result]
+            if id(b) in outputs and a.owner is None and b.start + by <= a.start and a.end <= b.end + by:
+                outputs.add(id(a))
+                if not every:
+                    break
+    return found | outputs
 
 
 class _Stretches:
@@ -91,6 +119,15 @@ class _Stretches:
                 for v, at in alias.places.items()
             }
         return self._numbers[id(alias)][value]
+
+    def sizes_without(self, classes: Container[int]) -> list[int]:
+        """Bytes by stretch, none of those of some classes, given by identity."""
+        found = [*self.sizes]
+        for identity, numbers in self._numbers.items():
+            if identity in classes:
+                for stretch in {s for own in numbers.values() for s in own}:
+                    found[stretch] = 0
+        return found
 
     def _cuts_of(self, alias: AliasClass) -> set[int]:
         if id(alias) not in self._cuts:

@@ -2,7 +2,8 @@
 
 The bound relaxes the choice of rows: every value has the bytes of its smallest layout, every step the
 workspace of its leanest row, whatever may share bytes does, and conversions are free. The least peak of any
-order under these terms (`app.engine.memory.optimal_order`) is a lower bound for all choices of rows.
+order under these terms (`app.engine.memory.optimal_order`, or a bound of it, `app.engine.buffers.step_cuts`)
+is a lower bound for all choices of rows.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.buffers.graph_order import dependencies
+from app.engine.buffers.step_cuts import LARGEST, StepCuts
 from app.engine.core import graph
 from app.engine.core.calls import workspace_bytes
 from app.engine.core.group import Group
@@ -164,7 +166,11 @@ class RowMemory:
 
         steps, sizes = self._relaxed()
         found = least_order(steps, sizes, STATES)
-        return found.lower_bound if found else least_peak(steps, sizes)
+        if found:
+            return found.lower_bound
+        if len(steps) > LARGEST:
+            return least_peak(steps, sizes)
+        return StepCuts(steps, sizes).bound(self.program.placement.solution.peak)
 
     def _rounded(self, nbytes: int) -> int:
         return -(-nbytes // self.alignment) * self.alignment

@@ -13,6 +13,7 @@ from app.engine.core.program import Program
 from app.engine.gradient import marks
 from app.engine.planning import budget, rematerialization
 from app.engine.planning.budget import Build
+from app.engine.report.report import order_json
 from app.engine.types.errors import CapacityError
 from app.engine.types.options import MemoryConcessions
 
@@ -81,6 +82,7 @@ def described(program: Program, gradients: Collection[str], build: Build) -> Jso
     return {
         "gradients": len(gradients),
         **{name: asdict(part) for name, part in parts.items()},
+        "order": order_json(program.compilation),
         "kept_bytes": total,
         "kept_values": len(values),
         "kept": [asdict(k) for k in values[:LISTED]],

@@ -22,6 +22,19 @@ from app.engine.types.storage import SparseFormat
 Json: TypeAlias = dict[str, Any]
 
 
+def order_json(compilation: Compilation) -> Json:
+    """Bytes that no order of the steps stays below, and the gap to the peak; null where it is not known."""
+    placement = compilation.plan.require("placement")
+    peak = placement.solution.peak
+    # The bound is of all buffers in one memory.
+    bound = None if placement.banks else compilation.plan.require("buffers").bound
+    return {
+        "lower_bound": bound,
+        "gap": peak / bound - 1.0 if bound else None,
+        "proved": bound is not None and peak <= bound and not placement.unplanned,
+    }
+
+
 def memory_json(compilation: Compilation) -> Json:
     """The memory plan: every buffer with its reason, every step with its live bytes."""
     plan = compilation.plan
@@ -31,8 +44,6 @@ def memory_json(compilation: Compilation) -> Json:
     alignment = compilation.target.memories[0].alignment
     first = compilation.target.memories[0].name
     live = _live_by_step([b for b in placement.buffers if b.memory == first], alignment, len(order))
-    # The bound is of all buffers in one memory.
-    order_bound = None if placement.banks else compilation.plan.require("buffers").bound
     return {
         "schema": "stowplan.memory/1",
         "memory": first,
@@ -46,10 +57,7 @@ def memory_json(compilation: Compilation) -> Json:
         "proved": solution.proved and not placement.unplanned,
         "method": solution.method,
         "nodes": solution.nodes,
-        "order": {
-            "lower_bound": order_bound,
-            "proved": order_bound is not None and solution.peak <= order_bound and not placement.unplanned,
-        },
+        "order": order_json(compilation),
         "rows": {
             "lower_bound": compilation.row_bound,
             "proved": compilation.row_bound is not None

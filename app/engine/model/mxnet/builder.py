@@ -45,10 +45,17 @@ class Room:
 
 
 class Builder:
-    """Nodes of one graph. Names and constants are shared with the graphs nested in it."""
+    """Nodes of one graph. Names and constants are shared with the graphs nested in it.
 
-    def __init__(self, room: Room, outer: "Builder | None" = None) -> None:
+    In a training graph layers are those of a training step: statistics are those of the batch, and masks, by
+    the name of the node, are inputs.
+    """
+
+    def __init__(self, room: Room, outer: "Builder | None" = None, *, is_training: bool = False) -> None:
         self.room = room
+        self.is_nested = outer is not None
+        self.is_training: bool = is_training if outer is None else outer.is_training
+        self.masks: dict[str, ir.Value] = {} if outer is None else outer.masks
         self.nodes: list[ir.Node] = []
         self._names: dict[str, int] = {} if outer is None else outer._names
         self.constants: list[ir.Value] = [] if outer is None else outer.constants
@@ -74,6 +81,14 @@ class Builder:
         )
         self.constants.append(value)
         return value
+
+    def mask(self, name: str, like: ir.Value, shape: Sequence[int | ir.SymbolicDim]) -> ir.Value:
+        """The mask of a node, the same each time: an input of the model, of the element type of a value."""
+        if name not in self.masks:
+            self.masks[name] = ir.Value(
+                name=self.unique(f"{name}_mask"), shape=ir.Shape(shape), type=like.type
+            )
+        return self.masks[name]
 
     def add(
         self, op: str, inputs: Sequence[ir.Value | None], attributes: dict[str, Any], count: int, name: str

@@ -106,7 +106,7 @@ class _Conversion:
         self._parameters = parameters
         self._has_files = has_files
         self._is_training = any(_is_backward(node) for node in _nodes(symbol))
-        self._builder = Builder(Room(limits.nodes, limits.nbytes))
+        self._builder = Builder(Room(limits.nodes, limits.nbytes), is_training=self._is_training)
         self._inputs: list[ir.Value] = []
         self._readers: dict[int, list[tuple[SymbolNode, int, int]]] = defaultdict(list)  # node, slot, index
         for i, node in enumerate(symbol.nodes):
@@ -123,7 +123,7 @@ class _Conversion:
         results = self._convert(self._symbol, self._builder, bound)
         outputs = self._outputs(results)
         graph = ir.Graph(
-            [v for v in self._inputs if v.uses()],
+            [v for v in (*self._inputs, *self._builder.masks.values()) if v.uses()],
             outputs,
             nodes=self._builder.nodes,
             initializers=[v for v in self._builder.constants if v.uses()],

@@ -56,7 +56,6 @@ def test_a_job_plans_runs_and_verifies_a_training_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "backward", "attributes", "error", "text"),
     [
-        ("Dropout", "_backward_Dropout", {}, GraphError, "mask"),
         ("erfinv", "_backward_erfinv", {}, GraphError, "its forward node erfinv 'f' has no row"),
         ("round", "_backward_mul", {}, GraphError, "2 outputs; round 'f' has 1 outputs and 1 operands"),
     ],
@@ -67,6 +66,36 @@ def test_a_backward_node_without_a_meaning_is_refused(
     s = training(op, backward, "a", **attributes)
     with pytest.raises(error, match=text):
         expanded(load(s.save(tmp_path, 1, (3, 0), (3, 1))))
+
+
+def test_masks_of_a_training_graph_are_inputs(tmp_path: Path) -> None:
+    """One of each Dropout, for the forward and the backward node; without a backward node nothing is left out."""
+    s = training("Dropout", "_backward_Dropout", "a", p=0.5)
+    x, dy = np.arange(1, 7, dtype="f4").reshape(2, 3), np.full((2, 3), 3, np.float32)
+    mask = np.array([[0, 2, 2], [2, 0, 0]], np.float32)
+    arrays = {"a": x, "_head_grad_0": dy, "f_mask": mask}
+    path = s.save(tmp_path, 1, (3, 0))
+    assert [v.name for v in load(path).model.graph.inputs] == ["a", "_head_grad_0", "f_mask"]
+    forward, backward = outputs_of(path, arrays, tmp_path)
+    np.testing.assert_array_equal(forward, x * mask)
+    np.testing.assert_array_equal(backward, dy * mask)
+    alone = Symbols()
+    alone.add("Dropout", "f", alone.var("a", shape="(2, 3)"), p=0.5)
+    (found,) = outputs_of(alone.save(tmp_path), {"a": x}, tmp_path)
+    np.testing.assert_array_equal(found, x)
+
+
+def test_a_dropout_in_a_loop_of_a_training_graph_is_refused(tmp_path: Path) -> None:
+    body = Symbols()
+    dropped = body.add("Dropout", "d", body.var("item", shape="(3,)"), p=0.5)
+    body.add("relu", "out", dropped)
+    s = training("relu", "_backward_relu", "a")
+    s.add(
+        "_foreach", "loop", 0, subgraphs=[body.json()], num_args=2, num_outputs=1, num_out_data=1,
+        in_data_locs="[0]", in_state_locs="[]", remain_locs="[]",
+    )  # fmt: skip
+    with pytest.raises(GraphError, match="masks of their own"):
+        load(s.save(tmp_path))
 
 
 def test_an_operator_without_a_gradient_is_refused(tmp_path: Path) -> None:

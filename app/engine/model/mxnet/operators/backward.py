@@ -20,12 +20,10 @@ class Backward:
 
     Attributes:
         first: the operand of the forward node that the first output is the gradient of.
-        reason: why it has no meaning here.
         own: its outputs, where it is no derivative of the forward operator.
     """
 
     first: int = 0
-    reason: str = ""
     own: Own | None = None
 
 
@@ -74,11 +72,8 @@ def _difference(c: Call, prediction: ir.Value, label: ir.Value) -> ir.Value:
     return c.one("Sub", prediction, label)
 
 
-_TRAINED = "its forward node is read as an inference, with given statistics; differentiate the forward one"
 ROWS: Mapping[str, Backward] = {
     "_backward_where": Backward(first=1),
-    "_backward_Dropout": Backward(reason="the mask of the forward node is not read"),
-    "_backward_BatchNorm": Backward(reason=_TRAINED),
     "_backward_SoftmaxOutput": Backward(own=_softmax_output),
     "_backward_MakeLoss": Backward(own=_made_loss),
     "_backward_linear_reg_out": Backward(own=_regression(_difference)),
@@ -93,11 +88,9 @@ def translated(
     """Outputs of a backward node; `forward` is its forward node.
 
     Raises:
-        GraphError: its operands are not those of a gradient of the forward node, or it has no meaning here.
+        GraphError: its operands are not those of a gradient of the forward node.
     """
     row = ROWS.get(c.node.op, Backward())
-    if row.reason:
-        raise c.error(row.reason)
     if row.own is not None:
         return row.own(forward, c)
     operands = tuple(c.one("Identity", v) for v in forward.inputs)

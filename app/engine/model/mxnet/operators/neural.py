@@ -92,8 +92,9 @@ def _moved(c: Call, x: ir.Value, axis: int, back: bool = False) -> ir.Value:
 
 
 def _batch_norm(c: Call) -> Values:
+    """By the given statistics, in a training graph by those of the batch unless `use_global_stats` is set."""
     x, gamma, beta, mean, variance = c.inputs
-    c.attributes.flag("use_global_stats")
+    of_batch = not c.attributes.flag("use_global_stats") and c.builder.is_training
     if c.attributes.flag("output_mean_var"):
         raise c.error("output_mean_var=True is of training; expected False")
     if c.attributes.flag("fix_gamma", True):
@@ -101,15 +102,13 @@ def _batch_norm(c: Call) -> Values:
         one = c.const(np.ones(size or ()), gamma)
         gamma = one if size else c.one("Expand", one, c.one("Shape", gamma))
     axis = c.attributes.integer("axis", 1)
-    found = c.one(
-        "BatchNormalization",
-        _moved(c, x, axis),
-        gamma,
-        beta,
-        mean,
-        variance,
-        epsilon=c.attributes.number("eps", 1e-3),
-    )
+    epsilon = c.attributes.number("eps", 1e-3)
+    operands = _moved(c, x, axis), gamma, beta, mean, variance
+    if of_batch:
+        many = c.many("BatchNormalization", *operands, count=3, epsilon=epsilon, training_mode=1)
+        found = many[0]
+    else:
+        found = c.one("BatchNormalization", *operands, epsilon=epsilon)
     return _moved(c, found, axis, back=True)
 
 
@@ -296,9 +295,20 @@ def embedding(c: Call) -> ir.Value:
 
 
 def _dropout(c: Call) -> ir.Value:
-    for name in ("p", "axes"):
-        c.attributes.text(name, "")
-    if c.attributes.text("mode", "training", ("training", "always")) == "always":
+    """Nothing is left out in an inference; a training graph takes the mask, 0 or 1 / (1 - p), as an input."""
+    c.attributes.text("p", "")
+    axes, mode = (
+        c.attributes.integers("axes", ()),
+        c.attributes.text("mode", "training", ("training", "always")),
+    )
+    if c.builder.is_training:
+        x = c.inputs[0]
+        if c.builder.is_nested:
+            raise c.error("it is in a subgraph, whose turns would have masks of their own")
+        rank = c.rank(x)
+        shape = [1 if i in {a % rank for a in axes} else x.shape[i] for i in range(rank)]  # type: ignore[index]
+        return c.one("Mul", x, c.builder.mask(c.node.name, x, shape))
+    if mode == "always":
         raise c.error("mode=always is random; expected training, which an inference leaves out")
     return c.one("Identity", c.inputs[0])
 

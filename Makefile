@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans
+.PHONY: run fmt check quick test core-operators test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-memory bench-queue bench-serving bench-sparse bench-training bench-trees cuda-kernels lock clean same-plans
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -144,6 +144,10 @@ bench-serving: $(VENV)/.installed-test
 # Sparse weights, beside dense ones.
 bench-sparse: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.sparse
+
+# Ensembles of trees, one row and many, beside onnxruntime.
+bench-trees: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.trees
 
 # Memory of training steps, beside MXNet's own plans of the same networks.
 bench-training: $(VENV)/.installed-bench $(MXNET)/.installed

@@ -61,7 +61,7 @@ def test_distances(
     kind = ir.DataType.from_numpy(np.dtype(dtype))
     x, v = ir.val("a", kind, a.shape), ir.val("b", kind, b.shape)
     y = ir.val("y", kind, (rows, vectors))
-    node = ir.node("Cdist", [x, v], {"metric": metric}, domain="com.microsoft", outputs=[y], name="d")
+    node = ir.node("CDist", [x, v], {"metric": metric}, domain="com.microsoft", outputs=[y], name="d")
     body = ir.Graph(
         [x] if fixed else [x, v], [y], nodes=[node], opset_imports={"": 21, "com.microsoft": 1}, name="g"
     )

@@ -16,6 +16,7 @@ from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, HostCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators.forest import DOMAIN
 from app.engine.operators.operands import data
 from app.engine.types.map_type import Label, ScoreMaps
 
@@ -147,10 +148,11 @@ def _host_cost(_group: Group, _context: PlanningContext) -> float:
     return SECONDS
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        "labels.encode", "LabelEncoder", "numba-cpu", _encoder_rejection, _encoder_lower, _encoder_cost
-    ),
-    Implementation("labels.names", "Gather", "numba-cpu", _names_rejection, _host(look_up), _host_cost),
-    Implementation("labels.zip_map", "ZipMap", "numba-cpu", _maps_rejection, _host(zip_map), _host_cost),
+IMPLEMENTATIONS = tuple(
+    Implementation(name, op, "numba-cpu", rejection, lower, cost, domain=domain)
+    for name, domain, op, rejection, lower, cost in (
+        ("labels.encode", DOMAIN, "LabelEncoder", _encoder_rejection, _encoder_lower, _encoder_cost),
+        ("labels.names", "", "Gather", _names_rejection, _host(look_up), _host_cost),
+        ("labels.zip_map", DOMAIN, "ZipMap", _maps_rejection, _host(zip_map), _host_cost),
+    )
 )

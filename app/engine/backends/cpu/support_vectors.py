@@ -1,4 +1,4 @@
-"""Rows of support vector machines and of distances between rows (Cdist, of nearest neighbors)."""
+"""Rows of support vector machines and of distances between rows (CDist, of nearest neighbors)."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,6 +14,8 @@ from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.model.runtime_operators import MICROSOFT
+from app.engine.operators.forest import DOMAIN as ML
 from app.engine.operators.operands import data
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -213,10 +215,10 @@ def _machine_cost(group: Group, context: PlanningContext) -> float:
 
 
 IMPLEMENTATIONS = tuple(
-    Implementation(name, op, "numba-cpu", rejection, lower, cost)
-    for name, op, rejection, lower, cost in (
-        ("svm.classifier", "SVMClassifier", _classifier_rejection, _classifier_lower, _machine_cost),
-        ("svm.regressor", "SVMRegressor", _regressor_rejection, _regressor_lower, _machine_cost),
-        ("distances.all", "Cdist", _distance_rejection, _distance_lower, _distance_cost),
+    Implementation(name, op, "numba-cpu", rejection, lower, cost, domain=domain)
+    for name, domain, op, rejection, lower, cost in (
+        ("svm.classifier", ML, "SVMClassifier", _classifier_rejection, _classifier_lower, _machine_cost),
+        ("svm.regressor", ML, "SVMRegressor", _regressor_rejection, _regressor_lower, _machine_cost),
+        ("distances.all", MICROSOFT, "CDist", _distance_rejection, _distance_lower, _distance_cost),
     )
 )

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models
+.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models bench-trees
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -162,6 +162,9 @@ bench-sparse: $(VENV)/.installed-bench
 # The program as a library, beside the executor and onnxruntime.
 bench-library: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.library
+# Ensembles of trees, one row and many, beside onnxruntime.
+bench-trees: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.trees
 
 # Memory of training steps, beside MXNet's own plans of the same networks.
 bench-training: $(VENV)/.installed-bench $(MXNET)/.installed

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.types.score_maps import ScoreMaps
+from app.engine.types.map_type import ScoreMaps
 
 
 def write_outputs(path: Path, outputs: Mapping[str, object]) -> None:

@@ -73,7 +73,7 @@ def normalizer_as_quotient(node: ir.Node, made: Made, x: ir.Value) -> ir.Value |
         return None
     wide = _cast(made, x, _FLOAT)
     size = made(reduction, wide, made.axes(-1), keepdims=1)
-    zero, one = (made.array(np.float32(v), f"{v}") for v in (0, 1))
+    zero, one = (made.array(np.array(v, np.float32), f"{v}") for v in (0, 1))
     return made("Div", wide, made("Where", made("Equal", size, zero), one, size))
 
 
@@ -99,7 +99,7 @@ def binarizer_as_comparison(node: ir.Node, made: Made, x: ir.Value) -> ir.Value 
     """1 above the threshold, else 0."""
     if x.dtype not in (_FLOAT, _DOUBLE):
         return None
-    threshold = np.float32(graph.attribute(node, "threshold", 0.0)).astype(graph.element_type(x))
+    threshold = np.array(graph.attribute(node, "threshold", 0.0), np.float32).astype(graph.element_type(x))
     return made("Cast", made("Greater", x, made.array(threshold, "threshold")), to=int(x.dtype))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.engine.types.errors import NumericsError
-from app.engine.types.score_maps import ScoreMaps
+from app.engine.types.map_type import ScoreMaps
 
 SPREADS = 2.0  # of a quantized model's own spread, that an output may differ by
 _SEQUENCES = (list, ScoreMaps)

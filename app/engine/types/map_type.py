@@ -1,11 +1,13 @@
-"""The type of maps, which onnx_ir has not, and its form in a model file.
+"""The type of maps, which onnx_ir has not, its form in a model file, and sequences of maps as values.
 
 Maps are what ZipMap makes of scores and what DictVectorizer and CastMap take. Nothing here computes
 with them; they pass through plans as Python dictionaries, outside the arena.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -86,3 +88,49 @@ def _write(proto: onnx.TypeProto, type_: ir.TypeProtocol) -> None:
         _write(proto.sequence_type.elem_type, type_.elem_type)
     elif isinstance(type_, ir.OptionalType):
         _write(proto.optional_type.elem_type, type_.elem_type)
+
+
+Label = int | str
+
+
+class ScoreMaps(Sequence[dict[Label, float]]):
+    """Maps from labels to scores of samples, as ZipMap makes them: an array until somebody reads a map.
+
+    Each reading makes a new dictionary.
+
+    Attributes:
+        labels: keys of every map, in order.
+        scores: float32[samples, labels].
+    """
+
+    __slots__ = ("labels", "scores")
+
+    def __init__(self, labels: tuple[Label, ...], scores: np.ndarray[Any, Any]) -> None:
+        self.labels = labels
+        self.scores = scores
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.scores)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[Label, float]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "ScoreMaps": ...
+
+    def __getitem__(self, index: int | slice) -> "dict[Label, float] | ScoreMaps":
+        """Map of a sample, or the maps of several."""
+        if isinstance(index, slice):
+            return ScoreMaps(self.labels, self.scores[index])
+        return dict(zip(self.labels, self.scores[index].tolist(), strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        """True if the other one is a sequence of equal maps."""
+        return isinstance(other, ScoreMaps | list) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as that of lists
+
+    def __repr__(self) -> str:
+        """As the list of maps."""
+        return repr(list(self))

@@ -10,14 +10,15 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu.axis_kernels import pointer
-from app.engine.backends.cpu.calls import kernel_call, of_values
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
 from app.engine.backends.cpu.rows import after, group_roofline, single_rejection
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, HostCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators.forest import DOMAIN
 from app.engine.operators.operands import data
-from app.engine.types.score_maps import Label, ScoreMaps
+from app.engine.types.map_type import Label, ScoreMaps
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Run: TypeAlias = Callable[[Sequence[object | None]], list[object]]
@@ -25,16 +26,16 @@ SECONDS = 1e-6  # of a call of Python that takes few elements
 _NAN_IS_FOUND = 4  # version of LabelEncoder from which on
 
 
-def _table(node: ir.Node, kind: str) -> Array | None:
-    """Keys or values of a LabelEncoder; None where they are no numbers."""
+def _table(node: ir.Node, kind: str) -> Array:
+    """Keys or values of a LabelEncoder; none where they are no numbers."""
     tensor = graph.attribute(node, f"{kind}_tensor", None)
     if tensor is not None:
-        return None if tensor.dtype == ir.DataType.STRING else np.asarray(tensor.numpy()).reshape(-1)
+        return np.zeros(0) if tensor.dtype == ir.DataType.STRING else np.asarray(tensor.numpy()).reshape(-1)
     for name, dtype in (("int64s", np.int64), ("floats", np.float32)):
         found = graph.attribute(node, f"{kind}_{name}", ())
         if len(found):
             return np.asarray(found, dtype)
-    return None
+    return np.zeros(0)
 
 
 def _default(node: ir.Node, values: Array) -> Array:
@@ -52,7 +53,7 @@ def _default(node: ir.Node, values: Array) -> Array:
 def _encoder_rejection(group: Group, _context: PlanningContext) -> str | None:
     node = group.anchor
     keys, values = _table(node, "keys"), _table(node, "values")
-    if keys is None or values is None or len(keys) != len(values):
+    if not len(keys) or len(keys) != len(values):
         return "keys and values are no numbers, or not as many"
     if graph.element_type(data(node)) != keys.dtype or graph.element_type(node.outputs[0]) != values.dtype:
         return f"keys are {keys.dtype} and values {values.dtype}, its operands are others"
@@ -63,8 +64,6 @@ def _encoder_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, y = data(node), node.outputs[0]
     keys, values = _table(node, "keys"), _table(node, "values")
-    assert keys is not None
-    assert values is not None
     # The first of equal keys counts; NaN, of which there is one at most then, comes last.
     known, first = np.unique(keys, return_index=True)
     missing = _default(node, values)
@@ -74,7 +73,7 @@ def _encoder_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         nan = values[first[-1:]] if version.get(node.domain, 0) >= _NAN_IS_FOUND else missing
         known, first = known[:-1], first[:-1]
     table = np.concatenate([values[first], missing, nan])
-    operands = (
+    operands: Operands = (
         *of_values(x, y),
         (pointer(x), Constant(known if len(known) else np.zeros(1, keys.dtype))),
         (pointer(y), Constant(table)),
@@ -149,10 +148,11 @@ def _host_cost(_group: Group, _context: PlanningContext) -> float:
     return SECONDS
 
 
-IMPLEMENTATIONS = (
-    Implementation(
-        "labels.encode", "LabelEncoder", "numba-cpu", _encoder_rejection, _encoder_lower, _encoder_cost
-    ),
-    Implementation("labels.names", "Gather", "numba-cpu", _names_rejection, _host(look_up), _host_cost),
-    Implementation("labels.zip_map", "ZipMap", "numba-cpu", _maps_rejection, _host(zip_map), _host_cost),
+IMPLEMENTATIONS = tuple(
+    Implementation(name, op, "numba-cpu", rejection, lower, cost, domain=domain)
+    for name, domain, op, rejection, lower, cost in (
+        ("labels.encode", DOMAIN, "LabelEncoder", _encoder_rejection, _encoder_lower, _encoder_cost),
+        ("labels.names", "", "Gather", _names_rejection, _host(look_up), _host_cost),
+        ("labels.zip_map", DOMAIN, "ZipMap", _maps_rejection, _host(zip_map), _host_cost),
+    )
 )

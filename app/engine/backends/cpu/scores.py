@@ -10,6 +10,7 @@ from app.engine.backends.cpu.calls import Operand, kernel_call
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.operators.forest import TRANSFORMS, floats, targets_of
+from app.kernels.cpu.scores import PAIRS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -66,9 +67,9 @@ def scored(
 ) -> KernelCall:
     """The call that makes labels and scores of sums, which it writes over."""
     number = raw[0].removesuffix("*")
-    outputs = list(node.outputs) if classes.labels else [None, node.outputs[0]]
+    outputs = list(node.outputs) if classes.labels else [None, node.outputs[-1]]
     chosen, y = (v if v is not None and v.name else None for v in outputs)
-    columns = 2 if classes.choice == "single" else width
+    columns = 2 if classes.transform in PAIRS else width
     kind = "float32" if y is None else graph.element_type(y).name
     operands = (
         raw,

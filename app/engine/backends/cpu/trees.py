@@ -240,6 +240,7 @@ IMPLEMENTATIONS = tuple(
         _rejection,
         _lower,
         _cost,
+        domain=meaning.DOMAIN,
     )
     for op in meaning.OPERATORS
 )

@@ -140,6 +140,16 @@ def loop(context: ShapeInferenceContext, node: ir.Node) -> None:
             context.set_shape_and_dtype(output, ir.Shape([first, *result.shape]), result.dtype)
 
 
+def distances(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """CDist: rows of the first operand by rows of the second; onnxruntime tells no shape."""
+    a, b = graph.operand(node, 0), graph.operand(node, 1)
+    shapes = a.shape, b.shape
+    known = all(s is not None and len(s) == 2 for s in shapes)
+    shape = ir.Shape([s[0] for s in shapes if s is not None]) if known else None
+    if a.dtype is not None:
+        context.set_shape_and_dtype(node.outputs[0], shape, a.dtype)
+
+
 def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
     """BatchNormalization below opset 14: in training, four more outputs, one element per channel."""
     known(context, node)
@@ -158,6 +168,7 @@ def _guarded(unknown: Infer, known: Infer, context: ShapeInferenceContext, node:
 
 # By domain and operator, for all versions.
 SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
+    ("com.microsoft", "CDist", distances),
     ("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
     ("", "Loop", loop),
     (*GRADIENT, gradients),

@@ -183,6 +183,11 @@ def kernel(
             w[a + j] = zero
             w[b + j] = zero
 {mirrored}        {bluestein}
+        if not complex_:  # the first and the middle element of a spectrum of real numbers are real
+            for v in range({L}):
+                w[{second} + v] = zero
+                if n % 2 == 0:
+                    w[{second} + n // 2 * {L} + v] = zero
         lanes = min(total - unit * {L}, {L})
         for k in range(bins):
             for v in range(lanes):

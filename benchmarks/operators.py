@@ -37,7 +37,7 @@ from benchmarks.paired import in_turn
 from benchmarks.peers import onnxruntime_peer
 from benchmarks.tables import geometric_mean
 
-SAME = 1e-4  # of an output's maximum: what a difference may be
+SAME = 1e-3  # of the maximum of an output; its transforms of lengths that are no powers of two err by 3e-4
 OWN = ("numba-cpu", "reference")
 QUANTILE = 0.1  # of the rounds of a runtime
 

@@ -119,9 +119,7 @@ def test_a_job_verifies_a_model_with_operators_of_onnxruntime(tmp_path: Path, co
     summary = optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)
     assert summary["verification"]["oracle"] == "onnxruntime"
     assert all(row["ok"] for row in summary["verification"]["outputs"])
-    assert [(row["op"], row["backend"]) for row in summary["libraries"]] == [
-        ("Inverse", "onnxruntime")
-    ]
+    assert [(row["op"], row["backend"]) for row in summary["libraries"]] == [("Inverse", "onnxruntime")]
 
 
 def test_without_onnxruntime_among_the_backends_the_message_names_the_operator(tmp_path: Path) -> None:

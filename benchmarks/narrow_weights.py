@@ -84,14 +84,14 @@ def chain(case: Case, megabytes: int) -> tuple[onnx.ModelProto, dict[str, Array]
 
 
 def cache(past: int) -> tuple[onnx.ModelProto, dict[str, Array], int]:
-    """A decode step of attention with so much past, its inputs and the bytes of the keys and values it reads."""
+    """A decode step of attention with so much past, its inputs, and the bytes of keys and values."""
     heads, groups, width = 32, 8, 128
     rng = np.random.default_rng(0)
     shape = f"[1,{groups},{past + 1},{width}]"
     head = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>'
     angles = np.outer(np.arange(past + 1), 1e-4 ** (np.arange(width // 2) / (width // 2)))
-    text = f"""{head} g (float[1,1,{heads * width}] q, float[1,1,{groups * width}] k, float[1,1,{groups * width}] v,
-        float{shape} pk, float{shape} pv, int32[1] last) => (float[1,1,{heads * width}] y, float{shape} ck,
+    queries, fresh = (f"float[1,1,{count * width}]" for count in (heads, groups))
+    text = f"""{head} g ({queries} q, {fresh} k, {fresh} v, float{shape} pk, float{shape} pv, int32[1] last) => ({queries} y, float{shape} ck,
         float{shape} cv) {{ y, ck, cv = com.microsoft.GroupQueryAttention<num_heads = {heads},
         kv_num_heads = {groups}, do_rotary = 1>(q, k, v, pk, pv, last, total, cos, sin) }}"""
     model = onnx.parser.parse_model(text)
@@ -144,9 +144,7 @@ def main(line: Sequence[str] | None = None) -> None:
 
     def row(told: Sequence[object], made: tuple[onnx.ModelProto, dict[str, Array], int]) -> None:
         model, inputs, nbytes = made
-        ours, theirs, copies, worst = measured(
-            model, inputs, arguments.threads, arguments.seconds, compiler
-        )
+        ours, theirs, copies, worst = measured(model, inputs, arguments.threads, arguments.seconds, compiler)
         rate, copied = nbytes / ours / 1e9, 2 * COPIED / copies / 1e9
         table.add_row(
             *map(str, told), f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{theirs / ours:.2f}",

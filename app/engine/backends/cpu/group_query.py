@@ -182,6 +182,7 @@ IMPLEMENTATIONS = (
         _lower,
         _cost,
         _inplace,
+        updates=True,
         domain=MICROSOFT,
     ),
 )

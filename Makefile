@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models bench-trees bench-operators
+.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models bench-trees bench-operators bench-narrow-weights
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -154,6 +154,10 @@ bench-operators: $(VENV)/.installed-bench
 # The queue: latency and throughput of jobs.
 bench-queue: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.queue
+
+# Products with weights of 4 and 8 bits, attention to a cache.
+bench-narrow-weights: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.narrow_weights
 
 # A served model: cost of a call over the bare executor.
 bench-serving: $(VENV)/.installed-test

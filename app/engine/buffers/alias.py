@@ -145,12 +145,13 @@ class AliasClasses:
         kept, gone = self.of(source), self.of(view)
         if kept is gone:
             return
+        owner = kept.owner or gone.owner
         by = kept.places[source] + offset - gone.places[view]
         if len(gone.places) > len(kept.places):
             kept, gone, by = gone, kept, -by
         gone = gone.moved(by)
         kept.places |= gone.places
-        kept.owner = kept.owner or gone.owner
+        kept.owner = owner
         kept.start, kept.end = min(kept.start, gone.start), max(kept.end, gone.end)
         kept.first, kept.last = min(kept.first, gone.first), max(kept.last, gone.last)
         for extent in gone.written:  # fewer than are kept
@@ -167,8 +168,11 @@ class AliasClasses:
         output: ir.Value,
         *,
         whole: bool = True,
+        updates: bool = False,
     ) -> str | None:
         """Reason why `output` of the group cannot overwrite `source`; both are static.
+
+        With `updates` the source may be an input of the graph.
 
         `touched` is everything that the step reads or writes. One class must lie inside the other; of
         the bytes that they would share, whatever has the source's must die in the step, and whatever
@@ -177,7 +181,7 @@ class AliasClasses:
         a, b = self.of(source), self.of(output)
         if a is b:
             return "they share memory already"
-        if a.owner is not None:
+        if a.owner is not None and not (updates and self.owners[a.owner] == "input"):
             return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
         by = a.places[source] - b.places[output]  # from the frame of b to that of a
         holds = a.start <= b.start + by and b.end + by <= a.end and b.owner is None

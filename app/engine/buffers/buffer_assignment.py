@@ -209,7 +209,10 @@ def _share_inplace(steps: Steps, classes: AliasClasses, whole: bool) -> dict[ir.
         for source, output in choice.inplace:
             if source not in static or output not in static or output in notes:
                 continue
-            if not classes.inplace_rejection(step, group, everything, source, output, whole=whole):
+            updates = choice.implementation.updates
+            if not classes.inplace_rejection(
+                step, group, everything, source, output, whole=whole, updates=updates
+            ):
                 classes.merge(source, output)
                 allows = f"because {choice.implementation.name} allows it"
                 notes[output] = f"{output.name!r} in place of {source.name!r} {allows}"

@@ -229,6 +229,7 @@ class Implementation:
         cost: predicted seconds.
         inplace: (input, output) values that may share memory if the input dies here; read after
             the implementation is chosen.
+        updates: running it again over its own results changes nothing, so an output may lie in a graph input.
         views: values that lie in others; such a group may have no calls.
         partial: `lower` copies the views that `context.granted` lacks; else a row that is refused one
             view does not apply.
@@ -257,6 +258,7 @@ class Implementation:
     lower: Lower
     cost: Cost = unknown_cost
     inplace: Inplace = no_pairs
+    updates: bool = False
     views: Views = no_views
     partial: bool = False
     layouts: Layouts = all_plain

@@ -63,6 +63,21 @@ def infer(context: ShapeInferenceContext, node: ir.Node) -> None:
                 context.set_shape(output, ir.Shape([_dimension(d) for d in shape]))
 
 
+def group_query_attention(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """The shape rule of GroupQueryAttention: a cache that is long enough already does not grow.
+
+    Onnxruntime infers it longer by the new rows, and computes it as long as the total or the past.
+    """
+    infer(context, node)
+    past, total = graph.input_at(node, 3), graph.constant(graph.input_at(node, 6))
+    known = None if past is None else graph.shape(past)
+    if known is None or total is None or total.size != 1:
+        return
+    for output in node.outputs[1:3]:
+        if output.name:
+            context.set_shape(output, ir.Shape([*known[:2], max(known[2], int(total.item())), known[3]]))
+
+
 def _dimension(told: int | str | None) -> int | ir.SymbolicDim:
     return told if isinstance(told, int) else ir.SymbolicDim(told)
 

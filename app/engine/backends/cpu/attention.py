@@ -97,7 +97,7 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     work = Workspace(4 * max(keys, 1), per_thread=True)
     mask = core.mask
     sizes = AttentionRowsSizes(
-        **_strides(core),
+        **strides(core),
         left=graph.attribute(group.anchor, "left_window_size", -1),
         right=graph.attribute(group.anchor, "right_window_size", -1),
         external=lengths is not None,
@@ -187,7 +187,7 @@ def _cache_pointer(group: Group) -> str:
     return pointer(value)
 
 
-def _strides(core: Core) -> dict[str, int]:
+def strides(core: Core) -> dict[str, int]:
     """The fields of AttentionSizes."""
     _, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
@@ -242,7 +242,7 @@ def _sizes(core: Core, context: PlanningContext) -> AttentionBlocksSizes:
         "biased_size": lines(block_rows * block_keys),
     }
     return AttentionBlocksSizes(
-        **_strides(core),
+        **strides(core),
         parts=parts,
         part_rows=part_rows,
         block_rows=block_rows,

@@ -170,6 +170,7 @@ def _guarded(unknown: Infer, known: Infer, context: ShapeInferenceContext, node:
 SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
     ("com.microsoft", "CDist", distances),
     ("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
+    ("com.microsoft", "GroupQueryAttention", runtime_operators.group_query_attention),
     ("", "Loop", loop),
     (*GRADIENT, gradients),
     (*BACKWARD, gradients),

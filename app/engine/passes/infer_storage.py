@@ -46,7 +46,7 @@ class InferStorage:
         if compilation.options.semantics == "mxnet-1.9":
             return self._as_mxnet(compilation)
         storage = {value: storage_type(value, compilation.cache) for value in graph.values(compilation.graph)}
-        found, notes = chosen(compilation, _declared(compilation))
+        found, notes = chosen(compilation, declared(compilation))
         compilation = compilation.with_plan(storage={**storage, **found.storage})
         compilation = replace(compilation, notes=(*compilation.notes, *notes))
         if found.storage:
@@ -54,7 +54,7 @@ class InferStorage:
         return compilation.with_plan(dispatch=self._dispatch(compilation, _modes(found)))
 
     def _as_mxnet(self, compilation: Compilation) -> Compilation:
-        stated = _declared(compilation)
+        stated = declared(compilation)
         kinds = {value: storage.kind for value, storage in stated.items()}
         found = inferred(compilation.graph, compilation.registry, _DENSE, kinds)
         # MXNet infers without shapes; here a buffer of csr is a matrix, and other values are stored dense.
@@ -104,12 +104,12 @@ def _counted(columns: StorageColumns) -> str:
     return ", ".join(f"{n} {m.value}" for m, n in counts.items() if n)
 
 
-def _declared(compilation: Compilation) -> dict[ir.Value, StorageType]:
+def declared(compilation: Compilation) -> dict[ir.Value, StorageType]:
     """Storage types that the job declares for inputs that are tensors here and not returned as they are."""
     inputs = {v.name or "": v for v in compilation.graph.inputs if not v.is_graph_output()}
     return {
-        inputs[name]: declared.stored(graph.element_type(inputs[name]).name, graph.static_shape(inputs[name]))
-        for name, declared in compilation.bindings.storage.items()
+        inputs[name]: told.stored(graph.element_type(inputs[name]).name, graph.static_shape(inputs[name]))
+        for name, told in compilation.bindings.storage.items()
         if name in inputs
     }
 

@@ -31,7 +31,7 @@ from app.engine.report.npz import write_outputs
 from app.engine.report.onnx import export_beside
 from app.engine.report.trace import trace_json
 from app.engine.runtime.capabilities import absence
-from app.engine.runtime.inputs import tensors
+from app.engine.runtime.inputs import WrittenOut, tensors
 from app.engine.types.deadline import TimeUpError
 from app.engine.types.errors import EngineError, NumericsError, TargetError
 from app.engine.types.options import Bindings, Options
@@ -226,8 +226,8 @@ def _prepared(job: _Job, scratch: Path) -> _Model:
     compiler = Compiler(job.kernels)
     inputs = tensors(compilation, job.bindings, job.options.seed)
     if job.measures:
-        compilation = session.tuned(compilation, job.options, compiler, job.tuning, inputs)
-    verification = Verification(converted, inputs, original_ops, host(), spool)
+        compilation = session.tuned(compilation, job.options, compiler, job.tuning, WrittenOut(inputs))
+    verification = Verification(converted, WrittenOut(inputs), original_ops, host(), spool)
     return _Model(loaded, converted, plain[0], compilation, inputs, verification, compiler, spool, gradients)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app import sparse_inputs
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
@@ -19,7 +20,7 @@ from app.engine.entry.served_model import ServedModel
 from app.engine.model.load import Loaded
 from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
-from app.engine.runtime.inputs import tensors
+from app.engine.runtime.inputs import WrittenOut, as_stored, tensors
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.sparse_array import SparseArray
@@ -170,6 +171,29 @@ def test_a_prediction_is_scaled_as_that_of_the_row_that_was_measured(factor: flo
         return {name: s * factor for name, s in table.items() if "csr" not in name}
 
     assert rows(tuned(PAIR, csr(500), fresh, scaled)) == rows(planned(PAIR, csr(500)))
+
+
+@pytest.mark.parametrize("nnz", [500, None], ids=["declared", "undeclared"])
+def test_a_csr_file_reaches_the_program_as_it_is(
+    nnz: int | None, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindings = csr(nnz) if nnz else Bindings()
+    program = planned(PAIR, bindings)
+    x, w = np.abs(matrix(256, 2000, 500)), matrix(2000, 24, 48000)
+    parts = SparseArray.of_dense("csr", x)
+    sparse_inputs.write(
+        tmp_path / "x.npz", sparse_inputs.Csr(x.shape, parts.values, parts.indices, parts.indptr)
+    )
+    np.save(tmp_path / "w.npy", w)
+    paths = {"x": str(tmp_path / "x.npz"), "w": str(tmp_path / "w.npy")}
+    inputs = tensors(program.compilation, dataclasses.replace(bindings, tensors=paths), 0)
+    assert isinstance(inputs["x"], SparseArray)
+    np.testing.assert_array_equal(WrittenOut(inputs)["x"], x)
+    fed = as_stored(inputs, program)
+    assert isinstance(fed["x"], SparseArray) == bool(nnz)
+    if nnz:
+        monkeypatch.setattr(SparseArray, "dense", lambda _self: pytest.fail("written out"))
+    np.testing.assert_allclose(ran(program, compiler, fed)["y"], np.sqrt(x) @ w, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("nnz", [500, 4000])

@@ -60,9 +60,24 @@ def test_a_cast_and_back_is_the_identity(
     f, x = form(kind, shape), some(*shape)
     x[0, 0] = np.nan
     buffer = poisoned(f.nbytes)
-    run(compiler, name, "fhpvnnnn", [x, *[buffer] * 3, *shape, f.places, f.values], 1)
+    run(compiler, name, "fhpvnnnnn", [x, *[buffer] * 3, *shape, f.capacity, f.places, f.values], 1)
     np.testing.assert_array_equal(dense(compiler, buffer, f), x)
     np.testing.assert_array_equal(dense(compiler, packed(x, f), f), x)
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+@pytest.mark.parametrize(("kind", "name"), [("csr", "csr_of_dense"), ("row_sparse", "rows_of_dense")])
+def test_a_cast_writes_no_more_than_its_bound_and_shows_that_there_is_more(
+    compiler: Compiler, kind: str, name: str, most: int
+) -> None:
+    f, x = SparseFormat(kind, 5, 6, most, 4), rng.uniform(1, 2, (5, 6)).astype(np.float32)  # type: ignore[arg-type]
+    guard = 64
+    buffer = poisoned(f.nbytes + guard)
+    run(compiler, name, "fhpvnnnnn", [x, *[buffer] * 3, 5, 6, most, f.places, f.values], 1)
+    assert np.all(buffer[f.nbytes :] == 0xFF), "beyond the buffer"
+    found = dense(compiler, buffer, f)
+    assert np.count_nonzero(np.isnan(found)) == most * (6 if kind == "row_sparse" else 1)
+    assert not np.any(found[~np.isnan(found)])
 
 
 @pytest.mark.parametrize("op", [0, 1, 2])

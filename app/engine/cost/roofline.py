@@ -16,6 +16,7 @@ from app.engine.types.target import Target
 
 if TYPE_CHECKING:
     from app.engine.core.registry import Implementation, PlanningContext
+    from app.engine.types.storage import StorageKind
 
 
 NEAR = 4.0  # times as fast as main memory is what fits the last cache
@@ -98,13 +99,18 @@ PRODUCTS = frozenset(_FLOPS)  # operators whose arithmetic is a product with a s
 
 def seconds(row: "Implementation", group: Group, context: "PlanningContext") -> tuple[float, str | None]:
     """Time of a group computed by a row, and the tuning that measured best; None when predicted."""
-    best: tuple[float, str | None] | None = None
+    return measured(row, group, context) or (row.predicted(group, context), None)
+
+
+def measured(row: "Implementation", group: Group, context: "PlanningContext") -> tuple[float, str] | None:
+    """Time of a group computed by a row, and the tuning that measured best; None where nothing was."""
+    best: tuple[float, str] | None = None
     if context.timings:
         for tuning in row.tunings:
             found = context.timings.get(_key(row, tuning, group, context))
             if found is not None and (best is None or found < best[0]):
                 best = found, tuning
-    return best or (row.predicted(group, context), None)
+    return best
 
 
 def comparable(
@@ -154,6 +160,16 @@ def key(row: "Implementation", group: Group, context: "PlanningContext") -> str:
 
 
 def _key(row: "Implementation", tuning: str, group: Group, context: "PlanningContext") -> str:
-    detail = row.detail(group, context)
+    stored = run_storage(row, group, context)
+    values = (v for v in dict.fromkeys((*group.inputs, *group.outputs)) if v in stored)
+    full = (context.sparse(v, stored[v]).capacity for v in values)
+    detail = ",".join((*filter(None, [row.detail(group, context)]), *map(str, full)))
     told = f"{called(row)}{':' if tuning else ''}{tuning}{'@' if detail else ''}{detail}"
     return f"{told} x{context.threads} {signature(group)}"
+
+
+def run_storage(
+    row: "Implementation", group: Group, context: "PlanningContext"
+) -> "Mapping[ir.Value, StorageKind]":
+    """Storage types of values of a run that a row reads or writes sparse."""
+    return {v: kind for v, kind in row.storage(group, context).items() if not v.is_initializer()}

@@ -18,6 +18,7 @@ from app.engine.report.exports import Exported
 from app.engine.runtime import onnxruntime_arena
 from app.engine.runtime.benchmark import PATIENCE, Samples, chosen_cores, measure_in_turn, pinned
 from app.engine.runtime.cpu.memory import Weights
+from app.engine.runtime.inputs import WrittenOut, as_stored
 from app.engine.runtime.peers import PEERS, Question, Rival, beside, rejection
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.precision import tolerance
@@ -143,7 +144,7 @@ class Execution:
             outputs = self.outputs()
             question = Question(
                 path=self._converted,
-                inputs=self._inputs,
+                inputs=dict(WrittenOut(self._inputs)),
                 outputs=outputs,
                 tolerances={d["name"]: d["tolerance"] for d in (verification or {}).get("outputs", ())},
                 tolerance=tolerance(options, target),
@@ -190,8 +191,9 @@ class Execution:
             return f"a run there takes {rival.samples.p50:.3g} s"
         threads = self.fused.compilation.options.threads
         try:
+            dense = dict(WrittenOut(self._inputs))
             return onnxruntime_arena.measured(
-                self._converted, self._inputs, outputs, threads, self._converted.parent
+                self._converted, dense, outputs, threads, self._converted.parent
             )
         except Exception as cause:  # onnxruntime raises many types, and any of them is a reason
             return rejection(cause)
@@ -205,5 +207,4 @@ class Execution:
 
     def _fed(self, program: Program) -> dict[str, object]:
         """The inputs that the program still has; a bound value is none of them."""
-        names = {v.name for v in program.compilation.graph.inputs}
-        return {k: v for k, v in self._inputs.items() if k in names}
+        return as_stored(self._inputs, program)

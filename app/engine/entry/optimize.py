@@ -32,7 +32,7 @@ from app.engine.report.npz import write_outputs
 from app.engine.report.onnx import export_beside
 from app.engine.report.trace import trace_json
 from app.engine.runtime.capabilities import absence
-from app.engine.runtime.inputs import tensors
+from app.engine.runtime.inputs import WrittenOut, tensors
 from app.engine.types.deadline import TimeUpError
 from app.engine.types.errors import EngineError, NumericsError, TargetError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options
@@ -271,8 +271,8 @@ def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
     compiler = Compiler(job.kernels)
     inputs = tensors(compilation, job.bindings, job.options.seed)
     if job.measures:
-        compilation = session.tuned(compilation, job.options, compiler, job.tuning, inputs)
-    verification = Verification(converted, inputs, original_ops, host(), spool, uncomputed)
+        compilation = session.tuned(compilation, job.options, compiler, job.tuning, WrittenOut(inputs))
+    verification = Verification(converted, WrittenOut(inputs), original_ops, host(), spool, uncomputed)
     return _Model(loaded, converted, plain[0], compilation, inputs, verification, compiler, spool, gradients)
 
 

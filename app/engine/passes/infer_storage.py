@@ -47,16 +47,16 @@ class InferStorage:
         if compilation.options.semantics == "mxnet-1.9":
             return self._as_mxnet(compilation)
         storage = {value: storage_type(value, compilation.cache) for value in graph.values(compilation.graph)}
-        returned = _returned(compilation)
-        found, notes = chosen(compilation, _declared(compilation), returned)
+        outputs = returned(compilation)
+        found, notes = chosen(compilation, declared(compilation), outputs)
         compilation = compilation.with_plan(storage={**storage, **found.storage})
         compilation = replace(compilation, notes=(*compilation.notes, *notes))
         if found.storage:
-            compilation = insert_dense(compilation, found.required, returned)
+            compilation = insert_dense(compilation, found.required, outputs)
         return compilation.with_plan(dispatch=self._dispatch(compilation, _modes(found)))
 
     def _as_mxnet(self, compilation: Compilation) -> Compilation:
-        stated = _declared(compilation)
+        stated = declared(compilation)
         kinds = {value: storage.kind for value, storage in stated.items()}
         found = inferred(compilation.graph, compilation.registry, _DENSE, kinds)
         # MXNet infers without shapes; here a buffer of csr is a matrix, and other values are stored dense.
@@ -106,17 +106,17 @@ def _counted(columns: StorageColumns) -> str:
     return ", ".join(f"{n} {m.value}" for m, n in counts.items() if n)
 
 
-def _declared(compilation: Compilation) -> dict[ir.Value, StorageType]:
+def declared(compilation: Compilation) -> dict[ir.Value, StorageType]:
     """Storage types that the job declares for inputs that are tensors here and not returned as they are."""
     inputs = {v.name or "": v for v in compilation.graph.inputs if not v.is_graph_output()}
     return {
-        inputs[name]: declared.stored(graph.element_type(inputs[name]).name, graph.static_shape(inputs[name]))
-        for name, declared in compilation.bindings.storage.items()
+        inputs[name]: told.stored(graph.element_type(inputs[name]).name, graph.static_shape(inputs[name]))
+        for name, told in compilation.bindings.storage.items()
         if name in inputs
     }
 
 
-def _returned(compilation: Compilation) -> dict[ir.Value, StorageKind]:
+def returned(compilation: Compilation) -> dict[ir.Value, StorageKind]:
     """Storage types that the model declares for its outputs."""
     kinds = {v: compilation.bindings.returned.get(v.name or "", _DENSE) for v in compilation.graph.outputs}
     return {value: kind for value, kind in kinds.items() if kind != _DENSE}

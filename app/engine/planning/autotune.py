@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,13 +23,17 @@ from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import SUBGRAPH, Group
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, no_error
-from app.engine.cost.roofline import key, seconds
+from app.engine.cost.roofline import key, run_storage, seconds
 from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.layouts.options import LAST, level
+from app.engine.passes.infer_storage import declared, returned
 from app.engine.planning.timing_cache import store, stored
 from app.engine.runtime.cpu.memory import aligned
+from app.engine.storage.choice import rivals
 from app.engine.types.layout import Layout, plain
+from app.engine.types.sparse_array import SparseArray
+from app.engine.types.storage import SparseFormat, StorageType, most_entries
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
 from app.kernels.cpu.runtime.parallel import Request, helped
@@ -58,6 +63,9 @@ COPIES = 64  # at most: smaller constants hardly matter
 
 
 Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
+Storage: TypeAlias = Mapping[ir.Value, StorageType]
+Rivals: TypeAlias = tuple[Group, tuple[Implementation, ...], Storage]
+DENSE: Storage = MappingProxyType({})
 
 
 def measure(
@@ -80,7 +88,19 @@ def measure(
         # Only the row that is best as it is is cut in other ways.
         best = [(group, min(rows, key=lambda r: seconds(r, group, context)[0])) for group, rows in groups]
         bench.add([(g, row, tuning) for g, row in best for tuning in row.tunings[1:]], tuple, progress)
+        for group, rows, storage in _sparse(compilation, context):
+            bench.add([(group, row, row.tunings[0]) for row in rows], tuple, progress, storage)
     return table
+
+
+def _sparse(compilation: Compilation, context: PlanningContext) -> Iterator[Rivals]:
+    """Groups that sparse values of a run may reach, of which rows on sparse and on dense operands compete."""
+    if compilation.options.semantics != "stowplan":
+        return
+    for group, rows, storage in rivals(compilation, declared(compilation), returned(compilation)):
+        measurable = all(_is_measurable(v) for v in (*group.inputs, *group.outputs))
+        if measurable and any(r.predicted(group, context) for r in rows):
+            yield group, rows, storage
 
 
 def _around(
@@ -135,11 +155,12 @@ class _Bench:
         candidates: Candidates,
         likely: Callable[[], Sequence[Request]],
         progress: Callable[[int, int], None],
+        storage: Storage = DENSE,
     ) -> None:
-        """Measure rows with their tunings, where the table does not know them."""
+        """Measure rows with their tunings, on values stored so, where the table does not know them."""
         work: dict[str, tuple[Group, Implementation, PlanningContext, tuple[KernelCall, ...]]] = {}
         for group, row, tuning in candidates:
-            facts = replace(self.context, tuning=tuning)
+            facts = replace(self.context, tuning=tuning, storage=storage)
             name = key(row, group, facts)
             if name not in self.table and name not in work:
                 work[name] = group, row, facts, _kernel_calls(row, group, facts)
@@ -161,7 +182,9 @@ class _Bench:
             for name in names:
                 group, row, facts, calls = work[name]
                 layouts = row.required_layouts(group, facts)
-                runs.append(sampler(calls, layouts, facts, self._compiler, self._team, self._around(group)))
+                kinds = run_storage(row, group, facts).items()
+                operands = _Operands(layouts, facts.threads, {v: facts.sparse(v, kind) for v, kind in kinds})
+                runs.append(sampler(calls, operands, facts, self._compiler, self._team, self._around(group)))
             fresh.update(zip(names, least(runs)))
         store(self._compiler.folder, fresh)
         self.table.update(fresh)
@@ -269,7 +292,7 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
     for group in compilation.plan.groups:
         if group.op == SUBGRAPH:  # see `app.engine.planning.backend_assignment`
             continue
-        if any(graph.is_dynamic(v) or not _is_float(v) for v in (*group.inputs, *group.outputs)):
+        if not all(_is_measurable(v) for v in (*group.inputs, *group.outputs)):
             continue
         backend = partition[group.anchor].backend
         able = compilation.registry.candidates(group.op, (backend,))
@@ -311,9 +334,12 @@ def _lies_last(layouts: Mapping[ir.Value, Layout]) -> bool:
     return any(level(layout) == LAST for layout in layouts.values())
 
 
-def _is_float(value: ir.Value) -> bool:
+def _is_measurable(value: ir.Value) -> bool:
+    """True of constants, and of floats of known shape: the elements of others might be no indices."""
     kind = graph.dtype(value)
-    return graph.is_constant(value) or (kind is not None and kind.kind == "f")
+    return not graph.is_dynamic(value) and (
+        graph.is_constant(value) or (kind is not None and kind.kind == "f")
+    )
 
 
 def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
@@ -332,10 +358,14 @@ def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
 class _Operands:
     """Memory for the arguments of calls, which lives as long as this object."""
 
-    def __init__(self, layouts: Mapping[ir.Value, Layout], threads: int) -> None:
+    def __init__(
+        self, layouts: Mapping[ir.Value, Layout], threads: int, formats: Mapping[ir.Value, SparseFormat]
+    ) -> None:
         self._layouts = layouts
         self._threads = threads
-        self._drawn = np.random.default_rng(0).uniform(0.5, 1.0, 4096)
+        self._formats = formats
+        self._random = np.random.default_rng(0)
+        self._drawn = self._random.uniform(0.5, 1.0, 4096)
         self._kept: list[Array] = []
         self._addresses: dict[object, int] = {}  # by value, or identity of a workspace
 
@@ -362,8 +392,23 @@ class _Operands:
         fixed, shape = graph.constant(argument), graph.static_shape(argument)
         if fixed is not None:
             return fixed
+        if argument in self._formats:
+            return self._filled(self._formats[argument], shape, graph.element_type(argument))
         size = self._layouts.get(argument, plain(len(shape))).elements(shape)
         return np.resize(self._drawn.astype(graph.element_type(argument)), size)
+
+    def _filled(self, form: SparseFormat, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+        """A sparse value that stores as much as it may, at places that are drawn."""
+        entries = form.capacity * (form.columns if form.kind == "row_sparse" else 1)
+        values, heads = np.resize(self._drawn.astype(kind), entries), None
+        most = most_entries(form.kind, shape)
+        places = np.sort(self._random.choice(most, form.capacity, replace=False, shuffle=False))
+        if form.kind == "csr":
+            rows, places = np.divmod(places, form.columns)
+            heads = np.searchsorted(rows, np.arange(form.rows + 1))
+        buffer = np.zeros(form.nbytes, np.uint8)
+        SparseArray(form.kind, shape, values, places, heads).write(buffer, form)
+        return buffer
 
     def _held(self, array: Array) -> int:
         place = aligned(array.nbytes)
@@ -374,7 +419,7 @@ class _Operands:
 
 def sampler(
     calls: Sequence[KernelCall],
-    layouts: Mapping[ir.Value, Layout],
+    operands: "_Operands",
     context: PlanningContext,
     compiler: Compiler,
     team: Team,
@@ -384,7 +429,7 @@ def sampler(
 
     Operands are in cache, but for constants where so many bytes `around` them are used between.
     """
-    operands, arrays = _Operands(layouts, context.threads), _arrays(calls)
+    arrays = _arrays(calls)
     own = sum(a.nbytes for a in arrays)
     kernels = [compiler.compile(c.kernel, c.types, c.static, takes_thread=c.takes_thread) for c in calls]
     copies = []

@@ -1,6 +1,6 @@
 """The tensors on which a program is verified and measured."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
+from app.engine.core.program import Program
 from app.engine.model import given_tensors
 from app.engine.passes.infer_types import bound_inputs
 from app.engine.types.errors import InputError
@@ -23,9 +24,9 @@ Array = np.ndarray[Any, Any]
 def tensors(compilation: Compilation, bindings: Bindings, seed: int) -> dict[str, object]:
     """An array for every input of the uploaded model, bound ones included, in the model's order.
 
-    A given tensor is read from its file; other floats are drawn from the standard normal
-    distribution, booleans evenly, integers from the declared range. What is drawn for an input
-    depends on the seed and its position only.
+    A given tensor is read from its file, a sparse one as it is stored there; other floats are drawn from the
+    standard normal distribution, booleans evenly, integers from the declared range. What is drawn for an
+    input depends on the seed and its position only.
 
     Raises:
         InputError: a tensor or range does not fit its input, or an input that cannot be drawn
@@ -50,7 +51,38 @@ def tensors(compilation: Compilation, bindings: Bindings, seed: int) -> dict[str
     return found
 
 
-def _tensor(value: ir.Value, bindings: Bindings, random: np.random.Generator) -> Array:
+class WrittenOut(Mapping[str, object]):
+    """Inputs for runtimes without sparse arrays: a sparse one is written out whenever it is read."""
+
+    def __init__(self, inputs: Mapping[str, object]) -> None:
+        self._inputs = inputs
+
+    def __getitem__(self, name: str) -> object:
+        """The input, all its elements."""
+        found = self._inputs[name]
+        return found.dense() if isinstance(found, SparseArray) else found
+
+    def __iter__(self) -> Iterator[str]:
+        """Names, in order."""
+        return iter(self._inputs)
+
+    def __len__(self) -> int:
+        """Number of inputs."""
+        return len(self._inputs)
+
+
+def as_stored(inputs: Mapping[str, object], program: Program) -> dict[str, object]:
+    """The inputs that a program has; sparse ones are written out, once, where its plan has them dense."""
+    storage, dense = program.compilation.plan.require("storage"), WrittenOut(inputs)
+    values = {v.name or "": v for v in program.compilation.graph.inputs}
+    return {
+        name: inputs[name] if storage[value].kind != "default" else dense[name]
+        for name, value in values.items()
+        if name in inputs
+    }
+
+
+def _tensor(value: ir.Value, bindings: Bindings, random: np.random.Generator) -> Array | SparseArray:
     name = value.name or ""
     if name in bindings.tensors:
         return _given(value, Path(bindings.tensors[name]))
@@ -113,8 +145,8 @@ def _integers(
     return random.integers(low, high, shape, dtype=wide).astype(dtype.numpy())
 
 
-def _given(value: ir.Value, path: Path) -> Array:
-    """The array of a `.npy` file, checked against the input's type and shape."""
+def _given(value: ir.Value, path: Path) -> Array | SparseArray:
+    """The array of a file, checked against the input's type and shape."""
     name = value.name or ""
     pointer = f"/inputs/{name}"
     found = given_tensors.given(name, path)
@@ -123,7 +155,7 @@ def _given(value: ir.Value, path: Path) -> Array:
         if found.shape != planned or found.values.dtype != kind:
             wanted, held = f"{kind}{list(planned or ())}", f"{found.values.dtype}{list(found.shape)}"
             raise InputError(f"input {name!r}: expected {wanted}, found {held}", pointer=pointer)
-        return found.dense()
+        return found
     array: Array = np.array(found)
     if graph.is_composite(value):
         raise InputError(f"input {name!r} is no tensor; only tensors can be given", pointer=pointer)

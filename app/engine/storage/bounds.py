@@ -1,7 +1,7 @@
 """Upper limits of what sparse values of a run store, from those of what they are computed from."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.engine.types.storage import StorageType, most_entries
@@ -27,15 +27,44 @@ class Stored(NamedTuple):
 _PLACEWISE = (
     "elemwise_add elemwise_sub add_n identity relu tanh sqrt square abs sign floor ceil round negative sin "
     "arcsin arcsinh arctan arctanh cbrt degrees expm1 fix log1p radians rint sinh tan trunc _mul_scalar "
-    "_div_scalar _plus_scalar _minus_scalar clip concat Concat slice _maximum _minimum _grad_add"
+    "_div_scalar _plus_scalar _minus_scalar clip concat Concat slice _maximum _minimum _grad_add cast_storage"
 )
 _PRODUCTS = "elemwise_mul broadcast_mul broadcast_div"  # zero where one operand is
 
 
-def after_mxnet(op: str, result: Stored, operands: Sequence[Stored]) -> int:
-    """Bound of the result of an operator of MXNet; where none is known, of all entries.
+def _dot(result: Stored, operands: Sequence[Stored]) -> int:
+    """A row for each element of a turned csr matrix; a column for each of one on the right."""
+    if result.storage.kind == "row_sparse":
+        return operands[0].bound
+    return result.shape[0] * operands[1].bound
 
-    `operands` are all of them; dense ones give no bound.
+
+def _take(result: Stored, operands: Sequence[Stored]) -> int:
+    """Each index takes a row of the csr matrix, the same one perhaps."""
+    return result.shape[0] * min(operands[0].bound, result.shape[-1])
+
+
+def _indices(_result: Stored, operands: Sequence[Stored]) -> int:
+    """A row for each index."""
+    return math.prod(operands[1].shape)
+
+
+# By MXNet's names of operators; operands of backward ones begin with the gradient of the result.
+_RULES: Mapping[str, Callable[[Stored, Sequence[Stored]], int]] = {
+    "dot": _dot,
+    "take": _take,
+    "sparse_retain": lambda result, operands: min(operands[0].bound, _indices(result, operands)),
+    "_backward_dot": lambda _result, operands: operands[1].bound,
+    "_backward_Embedding": _indices,
+    "_backward_sparse_retain": _indices,
+}
+
+
+def after_mxnet(op: str, result: Stored, operands: Sequence[Stored]) -> int:
+    """Bound of the result of an operator of MXNet on finite numbers; where none is known, of all entries.
+
+    `operands` are all of them; dense ones give no bound. A product with an infinity is NaN where the other
+    operand stores nothing: casts to a sparse value then store NaN only.
     """
     most = most_entries(result.storage.kind, result.shape)
     alike = [o.bound for o in operands if o.storage.kind == result.storage.kind]
@@ -43,9 +72,8 @@ def after_mxnet(op: str, result: Stored, operands: Sequence[Stored]) -> int:
         return min(*alike, most)
     if op in _PLACEWISE.split() and len(alike) == len(operands):
         return min(sum(alike), most)
-    if op == "sparse_retain":
-        return min(operands[0].bound, math.prod(operands[1].shape), most)
-    return most
+    rule = _RULES.get(op)
+    return most if rule is None else min(rule(result, operands), most)
 
 
 def of_elementwise(products: bool, kept: Sequence[Stored]) -> int:

@@ -2,7 +2,8 @@
 
 Each is tried: every group that a sparse value reaches takes the cheapest of its rows, those that read or
 make sparse values among them, and casts count. What saves no predicted or measured time stays dense, but for
-outputs that the model declares sparse: these are wherever a row makes them so in no more bytes.
+outputs that the model declares sparse: these are wherever a row makes them so in no more bytes. Where only the
+dense row of a group was measured, predictions of sparse ones are scaled as that of the dense one.
 """
 
 from collections.abc import Callable, Mapping
@@ -87,6 +88,15 @@ def chosen(
     return best, notes
 
 
+def rivals(
+    compilation: Compilation, declared: Mapping[ir.Value, StorageType], returned: Kinds
+) -> list[tuple[Group, tuple[Implementation, ...], Mapping[ir.Value, StorageType]]]:
+    """Groups that sparse values may reach, rows that may compute each, and storage types of values then."""
+    search = _Search(compilation, declared, returned)
+    search.trial((*declared, *search.makers()))
+    return [(group, (*search.dense(group), *rows), storage) for group, rows, storage in search.seen if rows]
+
+
 def described(value: ir.Value, storage: StorageType) -> str:
     """Storage type of a sparse value with its bound, its bytes and those of the dense value."""
     form = SparseFormat.of(storage, graph.static_shape(value), graph.element_type(value).itemsize)
@@ -107,11 +117,13 @@ class _Search:
         groups = compilation.plan.groups
         maker = {v: group for group in groups for v in group.outputs}
         self._groups = stable_order({g: frozenset(maker[v] for v in g.inputs if v in maker) for g in groups})
-        self._dense: dict[Group, float] = {}
+        self._dense: dict[Group, tuple[float, float]] = {}
         # Values that declared outputs are, or are computed from, and in which storage type they serve these.
         self._serving: dict[ir.Value, StorageKind] = {
             v: kind for value, kind in returned.items() for g in self.leading_to(value) for v in g.outputs
         }
+        # Groups of the last trial with the rows that apply to sparse values.
+        self.seen: list[tuple[Group, tuple[Implementation, ...], Mapping[ir.Value, StorageType]]] = []
 
     def makers(self) -> list[Group]:
         """Groups that a row can give a sparse result of dense operands."""
@@ -138,11 +150,12 @@ class _Search:
         required: dict[Group, Kinds] = {}
         cast: set[ir.Value] = set()
         saved, reasons = 0.0, []
+        self.seen = []
         for group in self._groups:
             inputs = [v for v in group.inputs if v in storage]
             if not inputs and group not in seeds:
                 continue
-            context = replace(self._context, storage=storage)
+            context = replace(self._context, storage=dict(storage))
             options, rejected = self._options(group, context, may_make=group in seeds)
             reasons += rejected
             serving = [
@@ -171,19 +184,31 @@ class _Search:
     ) -> tuple[list[tuple[float, Kinds]], list[str]]:
         """(seconds, storage types) of the rows that apply, the dense one first; and rejections."""
         found: list[tuple[float, Kinds]] = [(self._dense_seconds(group), {})]
-        rejected = []
+        rejected, rows = [], []
         for row in self._rows(group):
             if row.storage is all_dense or (row.makes_sparse and not may_make):
                 continue
             reason = row.inapplicable(group, context)
             if reason is None:
-                kinds = {v: k for v, k in row.storage(group, context).items() if not v.is_initializer()}
+                kinds = roofline.run_storage(row, group, context)
                 reason = self._misfit(group, kinds, context)
                 if kinds and reason is None:
-                    found.append((row.cost(group, context), kinds))
+                    rows.append(row)
+                    whole = replace(context, storage=self._with_results(group, kinds, context))
+                    found.append((self._sparse_seconds(row, group, whole), kinds))
             if reason is not None:
                 rejected.append(f"{row.name}: {reason}")
+        if rows:
+            made = {v: k for row in rows for v, k in roofline.run_storage(row, group, context).items()}
+            self.seen.append((group, tuple(rows), self._with_results(group, made, context)))
         return found, rejected
+
+    def _with_results(
+        self, group: Group, kinds: Kinds, context: PlanningContext
+    ) -> Mapping[ir.Value, StorageType]:
+        """Storage types of sparse values, those that the group makes among them."""
+        made = {v: self._made(group, v, k, context) for v, k in kinds.items() if v in group.outputs}
+        return {**context.storage, **made}
 
     def _misfit(self, group: Group, kinds: Kinds, context: PlanningContext) -> str | None:
         """Reason why values are not stored as a row reads and writes them; None where they may be."""
@@ -218,13 +243,36 @@ class _Search:
         rows = self._compilation.registry.candidates(group.op, self._compilation.target.backends)
         return [row for row in rows if row.backend == backend]
 
+    def dense(self, group: Group) -> tuple[Implementation, ...]:
+        """The best row on dense operands, as it is predicted."""
+        rows = self._dense_rows(group)
+        return tuple(sorted(rows, key=lambda row: row.predicted(group, self._context))[:1])
+
+    def _dense_rows(self, group: Group) -> list[Implementation]:
+        return [r for r in self._rows(group) if r.rejection_reason(group, self._context) is None]
+
     def _dense_seconds(self, group: Group) -> float:
         """Seconds of the best row on dense operands, measured where there is a measurement."""
+        return self._dense_times(group)[0]
+
+    def _dense_times(self, group: Group) -> tuple[float, float]:
+        """Seconds of the best row on dense operands, and how many times its prediction that is."""
         if group not in self._dense:
-            rows = (r for r in self._rows(group) if r.rejection_reason(group, self._context) is None)
-            times = [roofline.seconds(row, group, self._context)[0] for row in rows]
-            self._dense[group] = min(times, default=0.0)
+            times = {row: roofline.seconds(row, group, self._context) for row in self._dense_rows(group)}
+            best = min(times, key=lambda row: times[row][0], default=None)
+            scale = 1.0
+            if best is not None and times[best][1] is not None:
+                scale = times[best][0] / (best.predicted(group, self._context) or times[best][0])
+            self._dense[group] = (times[best][0] if best is not None else 0.0), scale
         return self._dense[group]
+
+    def _sparse_seconds(self, row: Implementation, group: Group, context: PlanningContext) -> float:
+        """Seconds of a row on sparse values as they are stored in `context`.
+
+        Where only the dense one was measured, the prediction is off by as much as its own.
+        """
+        found = roofline.measured(row, group, context)
+        return found[0] if found is not None else row.cost(group, context) * self._dense_times(group)[1]
 
     def _cast_seconds(self, value: ir.Value) -> float:
         nbytes = 2 * graph.nbytes(value)  # zeros, then what is stored

@@ -10,19 +10,29 @@ before it.
 from app.kernels.expressions import Recipe, lines, prelude
 
 
-def csr_of_dense(x, heads, places, values, m, n, p0, v0, begin, end):
-    """x: T[m, n] to csr; NaN is kept."""
+def csr_of_dense(x, heads, places, values, m, n, most, p0, v0, begin, end):
+    """x: T[m, n] to csr of at most `most` elements; NaN is kept.
+
+    Where more are not zero, the first of them are stored, all as NaN: a bound holds for finite numbers.
+    """
     if begin < end:
         count = 0
+        found = 0
         for i in range(m):
             heads[i] = count
             for j in range(n):
                 v = x[i * n + j]
                 if v != 0:
-                    places[p0 + count] = j
-                    values[v0 + count] = v
-                    count += 1
+                    found += 1
+                    if count < most:
+                        places[p0 + count] = j
+                        values[v0 + count] = v
+                        count += 1
         heads[m] = count
+        if found > count:
+            for k in range(count):
+                zero = values[v0 + k] - values[v0 + k]
+                values[v0 + k] = zero / zero
 
 
 def dense_of_csr(heads, places, values, y, n, p0, v0, begin, end):
@@ -34,20 +44,30 @@ def dense_of_csr(heads, places, values, y, n, p0, v0, begin, end):
             y[i * n + places[p0 + k]] = values[v0 + k]
 
 
-def rows_of_dense(x, heads, places, values, m, n, p0, v0, begin, end):
-    """x: T[m, n] to row_sparse: the rows that have any element that is not zero."""
+def rows_of_dense(x, heads, places, values, m, n, most, p0, v0, begin, end):
+    """x: T[m, n] to row_sparse of at most `most` rows: those that have any element that is not zero.
+
+    Where there are more, the first are stored, all NaN: a bound holds for finite numbers.
+    """
     if begin < end:
         count = 0
+        found = 0
         for i in range(m):
             kept = False
             for j in range(n):
                 kept = kept or x[i * n + j] != 0
             if kept:
+                found += 1
+            if kept and count < most:
                 places[p0 + count] = i
                 for j in range(n):
                     values[v0 + count * n + j] = x[i * n + j]
                 count += 1
         heads[0] = count
+        if found > count:
+            for k in range(count * n):
+                zero = values[v0 + k] - values[v0 + k]
+                values[v0 + k] = zero / zero
 
 
 def dense_of_rows(heads, places, values, y, m, n, p0, v0, begin, end):

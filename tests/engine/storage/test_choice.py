@@ -1,8 +1,10 @@
 """Declared sparse inputs: bounds, choice by cost, execution in poisoned memory beside float64."""
 
+import dataclasses
 import itertools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app import sparse_inputs
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
@@ -17,7 +20,7 @@ from app.engine.entry.served_model import ServedModel
 from app.engine.model.load import Loaded
 from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
-from app.engine.runtime.inputs import tensors
+from app.engine.runtime.inputs import WrittenOut, as_stored, tensors
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.sparse_array import SparseArray
@@ -110,6 +113,87 @@ def test_a_full_input_stays_dense_and_the_note_says_so(compiler: Compiler) -> No
     x, w = matrix(64, 64, 3000), matrix(64, 64, 4096)
     found = ran(program, compiler, {"x": SparseArray.of_dense("csr", x), "w": w})
     np.testing.assert_allclose(found["y"], x.astype("f8") @ w, rtol=1e-5, atol=1e-4)
+
+
+PAIR = "(float[256,2000] x, float[2000,24] w) => (float[256,24] y) { s = Sqrt(x) y = MatMul(s, w) }"
+
+
+@pytest.fixture
+def fresh(compiler: Compiler, tmp_path: Path) -> Compiler:
+    """The shared compiler with a timings table of its own."""
+    own = Compiler(compiler.cache, processes=1)
+    own.folder = tmp_path
+    return own
+
+
+Change: TypeAlias = Callable[[dict[str, float]], dict[str, float]]
+
+
+def tuned(text: str, bindings: Bindings, compiler: Compiler, table: Change) -> Program:
+    """The plan by what was measured, after a change of the table."""
+    model = model_of(f'<ir_version: 10, opset_import: ["": 21]> g {text}')
+    compilation = session.canonical(
+        Loaded(model, (), len(model.graph)), host(), OPTIONS, bindings, load_registry()
+    )
+    measured = session.tuned(compilation, OPTIONS, compiler)
+    timings = table(dict(measured.timings))
+    return session.planned(dataclasses.replace(measured, timings=timings), OPTIONS)
+
+
+def test_rows_on_sparse_values_are_measured_beside_those_on_dense_ones(fresh: Compiler) -> None:
+    found: dict[str, float] = {}
+    program = tuned(PAIR, csr(500), fresh, lambda table: found.update(table) or table)  # type: ignore[func-returns-value]
+    sparse = [
+        name.split(" ")[0] for name in found if name.startswith(("matmul.csr_value", "elementwise.csr"))
+    ]
+    assert sorted(sparse) == ["elementwise.csr@500,500", "matmul.csr_value@500"]
+    ends = {name.split(" ", 2)[2] for name in found if "csr" in name}
+    for end in ends:
+        assert any(name.endswith(end) and "csr" not in name for name in found), "its rival on dense operands"
+    assert rows(program) == ["elementwise.csr", "matmul.csr_value"]
+
+
+def test_the_measured_times_decide(fresh: Compiler) -> None:
+    """The sparse row is left where the table says that it is slow."""
+
+    def slow(table: dict[str, float]) -> dict[str, float]:
+        return {name: 1.0 if name.startswith("matmul.csr_value") else s for name, s in table.items()}
+
+    program = tuned(PAIR, csr(500), fresh, slow)
+    assert not any("csr_value" in name for name in rows(program))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_a_prediction_is_scaled_as_that_of_the_row_that_was_measured(factor: float, fresh: Compiler) -> None:
+    """Without times of sparse rows, a machine that is faster or slower than predicted changes no choice."""
+
+    def scaled(table: dict[str, float]) -> dict[str, float]:
+        return {name: s * factor for name, s in table.items() if "csr" not in name}
+
+    assert rows(tuned(PAIR, csr(500), fresh, scaled)) == rows(planned(PAIR, csr(500)))
+
+
+@pytest.mark.parametrize("nnz", [500, None], ids=["declared", "undeclared"])
+def test_a_csr_file_reaches_the_program_as_it_is(
+    nnz: int | None, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindings = csr(nnz) if nnz else Bindings()
+    program = planned(PAIR, bindings)
+    x, w = np.abs(matrix(256, 2000, 500)), matrix(2000, 24, 48000)
+    parts = SparseArray.of_dense("csr", x)
+    sparse_inputs.write(
+        tmp_path / "x.npz", sparse_inputs.Csr(x.shape, parts.values, parts.indices, parts.indptr)
+    )
+    np.save(tmp_path / "w.npy", w)
+    paths = {"x": str(tmp_path / "x.npz"), "w": str(tmp_path / "w.npy")}
+    inputs = tensors(program.compilation, dataclasses.replace(bindings, tensors=paths), 0)
+    assert isinstance(inputs["x"], SparseArray)
+    np.testing.assert_array_equal(WrittenOut(inputs)["x"], x)
+    fed = as_stored(inputs, program)
+    assert isinstance(fed["x"], SparseArray) == bool(nnz)
+    if nnz:
+        monkeypatch.setattr(SparseArray, "dense", lambda _self: pytest.fail("written out"))
+    np.testing.assert_allclose(ran(program, compiler, fed)["y"], np.sqrt(x) @ w, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("nnz", [500, 4000])

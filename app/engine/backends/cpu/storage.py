@@ -106,7 +106,9 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
         x, y = data(group.anchor), result(group)
         sparse, form = sparse_parts(y if source == "default" else x, kind, context)
         by_rows = kernel == "dense_of_csr"
-        sizes = (form.columns,) if by_rows else (form.rows, form.columns)
+        sizes: tuple[int, ...] = (form.columns,) if by_rows else (form.rows, form.columns)
+        if source == "default":
+            sizes = (*sizes, form.capacity)
         ends = (*of_values(x), *sparse) if source == "default" else (*sparse, *of_values(y))
         operands: Operands = (*ends, *sizes, form.places, form.values)
         return (kernel_call(f"app.kernels.cpu.storage:{kernel}", operands, form.rows if by_rows else 1),)

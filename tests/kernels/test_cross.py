@@ -36,3 +36,22 @@ def test_products_are_one_instruction_and_nothing_is_spilled(processor: str, tmp
         found = {i for f in functions for i, count in f["instructions"].items() if count}
         assert found == next((used for ending, used in USED.items() if row.endswith(ending)), set()), row
         assert {f["function"]: f["spills"] for f in functions if f["spills"]} == {}, row
+
+
+def test_16_bit_floats_are_converted_in_registers_without_avx512(tmp_path: Path) -> None:
+    features = "avx avx2 fma f16c bmi bmi2 popcnt sse4.2"
+    environment = {
+        **os.environ,  # noqa: TID251
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": ",".join(f"+{f}" for f in features.split()),
+    }
+    command = [sys.executable, "-m", "tests.kernels.cross_half", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row for row, found in rows.items() if found["zmm"]} == set()
+    read = {row for row, found in rows.items() if found["vcvtph2ps"]}
+    assert read == {row for row in rows if row.endswith(", float16")}
+    assert {row for row, found in rows.items() if found["vcvtps2ph"]} == {"softmax, float16"}
+    units = {"softmax, float16": 2.0**-11, "softmax, bfloat16": 2.0**-8}
+    assert {row: found["error"] for row, found in rows.items() if found["error"] > units.get(row, 2e-6)} == {}

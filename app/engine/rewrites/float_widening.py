@@ -86,22 +86,21 @@ class _Widening:
 
     def _change(self, node: ir.Node) -> bool:
         """Let a node read and make float32 where it did 16 bits; whether it did."""
-        halves = [v for v in node.outputs if v.dtype in HALVES]
+        halves = [(v, v.dtype) for v in node.outputs if v.dtype in HALVES]
         changed = bool(halves)
         for i, value in enumerate(node.inputs):
             if value is not None and value.dtype in HALVES:
                 node.replace_input_with(i, self._as(value, WIDE))
                 changed = True
-        for value in halves:
-            self._state(value)
+        for made, kind in halves:
+            self._state(made, kind)
         for name in STATED:
             if graph.attribute(node, name, 0) in HALVES:
                 node.attributes[name] = ir.AttrInt64(name, int(WIDE))
         return changed
 
-    def _state(self, value: ir.Value) -> None:
-        assert value.dtype is not None
-        self._stated[value] = value.dtype
+    def _state(self, value: ir.Value, kind: ir.DataType) -> None:
+        self._stated[value] = kind
         value.type = ir.TensorType(WIDE)  # clones share the type: it must not change
 
     def _restore(self, node: ir.Node) -> None:
@@ -112,17 +111,16 @@ class _Widening:
     def _keep_rounding(self, node: ir.Node) -> None:
         """Leave a cast to 16 bits as it is, unless its operand had that type before."""
         value, made = graph.operand(node, 0), node.outputs[0]
-        if made.dtype not in HALVES:
+        kind = made.dtype
+        if kind not in HALVES:
             return
-        same = self._stated.get(value) == made.dtype
         if node.op_type == "CastLike":
             node.resize_inputs(1)
             node.op_type = "Cast"
+        same = self._stated.get(value) == kind
         if same:
-            self._state(made)
-        to = made.dtype
-        assert to is not None
-        node.attributes["to"] = ir.AttrInt64("to", int(to))
+            self._state(made, kind)
+        node.attributes["to"] = ir.AttrInt64("to", int(WIDE if same else kind))
 
     def _give_out(self, value: ir.Value) -> None:
         """Return a widened value in its type, under its name."""

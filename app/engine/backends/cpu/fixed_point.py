@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.backends.cpu import matmul
+from app.engine.backends.cpu import half_weights, matmul
 from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import KernelCall
@@ -28,6 +28,8 @@ LEAST_BYTES = 1 << 18  # of weights: fewer stay in a cache near the core
 def _rejection(group: Group, context: PlanningContext) -> str | None:
     """Reason why fixed point does not apply."""
     product = matmul.product_of(group)
+    if half_weights.dtype_of(product.b, context):
+        return "the weights are 16-bit floats, which are fewer bytes and exact"
     if graph.nbytes(product.b) < LEAST_BYTES:
         return f"{graph.nbytes(product.b)} bytes of weights stay in a cache; this one takes {LEAST_BYTES}"
     if product.k % tiles.FIXED_STEPS:

@@ -48,8 +48,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     if graph.elements(y) == 0:
         return ()
-    array, dtype = graph.array(product.b), dtype_of(product.b, context)
-    assert dtype is not None, product.b.name
+    array, dtype = graph.array(product.b), dtype_of(product.b, context) or "float32"
     added, epilogue = matmul.additions(group, product)
     return (
         matmul.product_call(

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.generator import spills
 from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.codegen.pipeline import KernelCompiler
 
 # What a generator of kernels returns: libraries, each perhaps with alternatives, then the kernel.
 Sources: TypeAlias = tuple[str | tuple[str, ...], ...]
@@ -28,7 +29,9 @@ def shared(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: the function as an external one of this signature, for other compiled code."""
 
     def link(function: Callable[..., Any]) -> Any:
-        compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+        compiled = numba.cfunc(
+            signature, pipeline_class=KernelCompiler, cache=True, error_model="numpy", boundscheck=False
+        )(function)
         symbol = f"{function.__module__}.{function.__qualname__}"
         llvmlite.binding.add_symbol(symbol, compiled.address)
         _LINKED[symbol] = compiled
@@ -89,7 +92,7 @@ def spilled(module: str, tile: str) -> int:
 
 
 def _assembly(library: Any, prefix: str) -> str:
-    """Assembly of those functions of a compiled library whose names begin so: of all it takes as long as compiling."""
+    """Assembly of the functions of a compiled library whose names begin so; that of all takes much longer."""
     module = library._final_module.clone()
     for function in module.functions:
         if not function.is_declaration and not function.name.startswith(prefix):

@@ -30,6 +30,7 @@ import numba
 from numba import types
 
 from app.kernels.cpu.codegen import linking
+from app.kernels.cpu.codegen.pipeline import KernelCompiler
 from app.kernels.garbage import uncollected
 
 logger = logging.getLogger("stowplan.kernels")
@@ -126,9 +127,13 @@ class Compiler:
                 tail = 3 if takes_thread else 2
                 signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
                 with self._alone(f"{function.__module__}.{function.__qualname__}"):
-                    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(
-                        function
-                    )
+                    compiled = numba.cfunc(
+                        signature,
+                        pipeline_class=KernelCompiler,
+                        cache=True,
+                        error_model="numpy",
+                        boundscheck=False,
+                    )(function)
             logger.debug("%s: %.3f s, static %s", kernel, time.perf_counter() - started, static)
             self._mark(key).touch()
             self._kernels[key] = CompiledKernel(

@@ -31,7 +31,7 @@ Segment: TypeAlias = tuple[Array, Array, Array]
 #   table: states by hash, -1 where empty.
 States: TypeAlias = tuple[Array, Array, Array]
 # Bytes during and after a step, and the steps to take; dying and placed storages of one step; a set of steps;
-# a heap of what was refused. Compiled code makes no array: what numba brings for that takes longer to compile.
+# a heap of what was refused. Compiled code makes no array: what numba brings for one is slow to compile.
 Scratch: TypeAlias = tuple[Array, Array, Array, Array, Array, Array, Array]
 
 # Functions that only compiled ones call: without those that numba adds for Python and C.

@@ -9,13 +9,13 @@ from app.kernels.cuda import vectors
 from app.kernels.cuda.attention_problem import Attention
 from app.kernels.cuda.geometry import indented
 from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.source import zeros
 from app.kernels.cuda.vectors import device
 
 SIDE = 64  # query rows and keys of a tile
 PITCH = SIDE + 4
 THREADS = 256
 TURNED = f"uint32(d * uint32({PITCH}) + j)"  # place of a transposed element
-ZEROS = f"({', '.join(['float32(0)'] * 16)})"
 
 
 def attention_exact(a: Attention) -> Launches:
@@ -31,7 +31,7 @@ def attention_exact(a: Attention) -> Launches:
         *_tile("k", "k0", "n0", a.k.row, a.depth, "int32(n) < seen", f"ks[{TURNED}]"),
         *_tile("v", "v0", "n0", a.v.row, 64 * len(columns), inside, "vs[uint32(u)]"),
         "sync()",
-        f"s = {ZEROS}",
+        "s = zeros",
         f"for d in range({a.depth}):",
         f"    p = ld_f32x4(qs, uint32(uint32(d) * uint32({PITCH}) + ty * uint32(4)))",
         f"    s = outer_4x4(s, p[0], p[1], p[2], p[3],"
@@ -104,7 +104,7 @@ def _places(a: Attention) -> list[str]:
             f"x{i} = float32(-inf)",
             f"l{i} = float32(0)",
         ]
-    return [*lines, *(f"o{n} = {ZEROS}" for n in range(_columns(a)))]
+    return [*lines, *zeros(16), *(f"o{n} = zeros" for n in range(_columns(a)))]
 
 
 def _tile(name: str, base: str, first: str, step: int, width: int, inside: str, place: str) -> list[str]:

@@ -7,12 +7,12 @@ way, and while its probabilities are multiplied with values the next keys are.
 from app.kernels.cuda.attention_problem import LOG2E, Attention, Mask
 from app.kernels.cuda.geometry import indented
 from app.kernels.cuda.kernel import Launches
+from app.kernels.cuda.source import zeros
 from app.kernels.cuda.vectors import HALVES, device
 
 DEPTHS = range(8, 161, 8)  # elements of a head that the fragments in registers hold
 MASKED = 128  # widest head that leaves registers for a mask
 ROWS, KEYS, WARPS = 64, 64, 4  # of a block's tile: 16 query rows a warp
-ZEROS = "(float32(0), float32(0), float32(0), float32(0))"
 
 
 def has_tensor_cores(a: Attention) -> bool:
@@ -103,7 +103,8 @@ def _places(a: Attention) -> list[str]:
         "x1 = float32(-inf)",
         "l0 = float32(0)",
         "l1 = float32(0)",
-        *(f"o{j} = {ZEROS}" for j in range(a.width // 8)),
+        *zeros(4),
+        *(f"o{j} = zeros" for j in range(a.width // 8)),
         # Lanes' rows for ldmatrix: of keys as they are, of values transposed.
         f"ka = uint32((((t >> uint32(4)) << uint32(3)) + (t & uint32(7))) * uint32({_pitch(a.depth)})"
         " + ((t >> uint32(3)) & uint32(1)) * uint32(8))",
@@ -146,7 +147,7 @@ def _mask_tile(mask: Mask) -> list[str]:
 
 def _products(a: Attention, short: str) -> list[str]:
     """Lines of s0 ... s7, the products of queries with a tile's keys."""
-    lines = [f"s{j} = {ZEROS}" for j in range(KEYS // 8)]
+    lines = [f"s{j} = zeros" for j in range(KEYS // 8)]
     for kk in range(-(-a.depth // 16)):
         for j in range(0, KEYS // 8, 2):
             lines += [

@@ -11,7 +11,7 @@ from app.kernels.cuda import product
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
-from app.kernels.cuda.source import Source
+from app.kernels.cuda.source import Source, zeros
 from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_ROWS, SimtTile
 
 CHUNKS = SIMT_DEPTH // 4
@@ -40,8 +40,8 @@ def kernel(
 
 
 def _begin(s: Source, tile: SimtTile) -> None:
-    zeros = ", ".join(["float32(0)"] * 16)
-    s(*(f"c{i}_{j} = ({zeros})" for i in range(SIMT_ROWS // 4) for j in range(tile.across // 4)))
+    s(*zeros(16))
+    s(*(f"c{i}_{j} = zeros" for i in range(SIMT_ROWS // 4) for j in range(tile.across // 4)))
     threads_n = tile.n // tile.across
     s(
         f"thread_m = uint32(thread() // uint32({threads_n}))",

@@ -27,3 +27,8 @@ class Source:
     def text(self) -> str:
         """The lines that were added so far."""
         return "\n".join(self._lines) + "\n"
+
+
+def zeros(count: int) -> tuple[str, str]:
+    """Lines that define `zeros`, a tuple of so many: numba takes long for texts that repeat them."""
+    return "zero = float32(0)", f"zeros = ({', '.join(['zero'] * count)})"

@@ -15,7 +15,7 @@ from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.geometry import NBYTES
 from app.kernels.cuda.kernel import Kernel
 from app.kernels.cuda.operands import Columns, Operand, Rows
-from app.kernels.cuda.source import Source
+from app.kernels.cuda.source import Source, zeros
 from app.kernels.cuda.tiles import CHUNKS, Tile, depth
 
 # Storage type and instruction of a precision. "3xtf32" adds the products of the parts that tf32 drops, which
@@ -116,9 +116,10 @@ def _copies(s: Source, tile: Tile, operand: Operand, dtype: str, columns: bool) 
 
 
 def _accumulators(s: Source, tile: Tile) -> None:
+    s(*zeros(8))
     for i in range(tile.m // tile.down // 16):
         for j in range(0, tile.n // tile.across // 8, 2):
-            s(f"c{i}_{j} = ({', '.join(['float32(0)'] * 8)})")
+            s(f"c{i}_{j} = zeros")
 
 
 def _fragments(s: Source, tile: Tile, each: int, vector: int) -> None:
@@ -206,7 +207,7 @@ def _multiply_parts(s: Source, tile: Tile, mma: str, each: int, columns: bool) -
             s(f"{name}h = tf32_high_x4({name})", f"{name}l = tf32_rest_x4({name}, {name}h)")
         for i in range(down):
             for j in range(0, across, 2):
-                s(f"p = ({', '.join(['float32(0)'] * 8)})")
+                s("p = zeros")
                 for kind in ("lh", "hl", "hh"):  # small parts first
                     s(f"p = {mma}_x2(p, a{i}{kind[0]}, b{j}{kind[1]})")
                 s(f"c{i}_{j} = add_x8(c{i}_{j}, p)")

@@ -13,10 +13,14 @@ from typing import Any
 import llvmlite.binding as binding
 import numba
 
+from app.kernels.cpu.codegen.pipeline import KernelCompiler
+
 
 def compile_callback(signature: Any, function: Callable[..., Any]) -> Any:
     """A function as numba's C callback, from numba's cache where it lies there."""
-    compiled = numba.cfunc(signature, cache=True, error_model="numpy", boundscheck=False)(function)
+    compiled = numba.cfunc(
+        signature, pipeline_class=KernelCompiler, cache=True, error_model="numpy", boundscheck=False
+    )(function)
     if not compiled.cache_hits:
         _write(_path(compiled), binding.parse_assembly(compiled.inspect_llvm()).as_bitcode())
     return compiled

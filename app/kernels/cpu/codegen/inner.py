@@ -8,8 +8,12 @@ from typing import Any
 
 import numba
 
+from app.kernels.cpu.codegen.pipeline import KernelCompiler
+
 
 def njit(function: Any = None, **options: Any) -> Any:
     """A decorator: `numba.njit` with these options, for functions that Python does not call."""
-    decorate = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+    decorate = numba.njit(
+        pipeline_class=KernelCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
+    )
     return decorate if function is None else decorate(function)

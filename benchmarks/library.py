@@ -1,10 +1,10 @@
 """`make bench-library`: the program as a library beside the executor of the service and onnxruntime.
 
-Every model and thread count has a process of its own, in which all take turns on the same cores. `executor`
-and the library run on memory that holds the inputs already, its weights `mapped` or `copied`; `wheel`, `service`
-and `onnxruntime` are whole calls from Python with arrays in and out. Milliseconds are the tenth percentile over
-the rounds, the two ratios medians of round by round. `bytes` says whether every output of the library has the
-executor's bytes.
+Every model and thread count has a process of its own, in which all take turns on the same cores.
+`executor` and the library run on memory that holds the inputs already, its weights `mapped` or `copied`;
+`wheel`, `service` and `onnxruntime` are whole calls from Python with arrays in and out. Milliseconds are the
+tenth percentile over the rounds, the two ratios medians of round by round. `bytes` says whether every
+output of the library has the executor's bytes.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Each is tried: every group that a sparse value reaches takes the cheapest of its rows, those that read or
 make sparse values among them, and casts count. What saves no predicted or measured time stays dense, but for
-outputs that the model declares sparse: these are wherever a row makes them so in no more bytes. Where only the
-dense row of a group was measured, predictions of sparse ones are scaled as that of the dense one.
+outputs that the model declares sparse: these are wherever a row makes them so in no more bytes. Where only
+the dense row of a group was measured, predictions of sparse ones are scaled as that of the dense one.
 """
 
 from collections.abc import Callable, Mapping

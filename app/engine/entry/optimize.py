@@ -32,7 +32,12 @@ from app.engine.report.npz import write_outputs
 from app.engine.report.onnx import export_beside
 from app.engine.report.trace import trace_json
 from app.engine.runtime.capabilities import absence
+<<<<<<< HEAD
 from app.engine.runtime.inputs import WrittenOut, tensors
+=======
+from app.engine.runtime.inputs import tensors
+from app.engine.types.backend_names import UNEXECUTED
+>>>>>>> h-mx
 from app.engine.types.deadline import TimeUpError
 from app.engine.types.errors import EngineError, NumericsError, TargetError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options
@@ -331,7 +336,8 @@ def _planned(job: _Job, model: _Model, attempt: Attempt) -> Execution:
 def _measured(job: _Job, verified: _Verified) -> Measured | str:
     """The benchmark of the program, or the reason why there is none."""
     if not job.measures:
-        return (job.absent or "") if verified.program.unexecuted else "this machine is not the target"
+        planned_only = UNEXECUTED in verified.program.compilation.target.backends
+        return (job.absent or "") if planned_only else "this machine is not the target"
     try:
         return verified.execution.benchmark(job.options.benchmark_seconds, verified.report)
     except TimeUpError as cause:

@@ -17,27 +17,21 @@ from app.kernels.cpu.codegen.pipeline import KernelCompiler
 
 
 def compile_callback(signature: Any, function: Callable[..., Any]) -> Any:
-    """A function as numba's C callback, from numba's cache where it lies there."""
+    """A function as numba's C callback, from numba's cache where it lies there; see `bitcode`."""
     compiled = numba.cfunc(
         signature, pipeline_class=KernelCompiler, cache=True, error_model="numpy", boundscheck=False
     )(function)
+    name = hashlib.sha256(compiled.native_name.encode()).hexdigest()[:32]
+    # The folder of the cache changes where a process has several compilers.
+    compiled.bitcode = Path(numba.config.CACHE_DIR) / "bitcode" / f"{name}.bc"
     if not compiled.cache_hits:
-        _write(_path(compiled), binding.parse_assembly(compiled.inspect_llvm()).as_bitcode())
+        _write(compiled.bitcode, binding.parse_assembly(compiled.inspect_llvm()).as_bitcode())
     return compiled
 
 
 def bitcode(compiled: Any) -> bytes:
-    """The module of a callback after LLVM's optimizations; it defines `compiled.native_name`.
-
-    Raises:
-        FileNotFoundError: another version of this package compiled it.
-    """
-    return _path(compiled).read_bytes()
-
-
-def _path(compiled: Any) -> Path:
-    name = hashlib.sha256(compiled.native_name.encode()).hexdigest()[:32]
-    return Path(numba.config.CACHE_DIR) / "bitcode" / f"{name}.bc"
+    """The module of a callback after LLVM's optimizations; it defines `compiled.native_name`."""
+    return bytes(compiled.bitcode.read_bytes())
 
 
 def _write(path: Path, content: bytes) -> None:

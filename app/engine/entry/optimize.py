@@ -32,12 +32,8 @@ from app.engine.report.npz import write_outputs
 from app.engine.report.onnx import export_beside
 from app.engine.report.trace import trace_json
 from app.engine.runtime.capabilities import absence
-<<<<<<< HEAD
 from app.engine.runtime.inputs import WrittenOut, tensors
-=======
-from app.engine.runtime.inputs import tensors
 from app.engine.types.backend_names import UNEXECUTED
->>>>>>> h-mx
 from app.engine.types.deadline import TimeUpError
 from app.engine.types.errors import EngineError, NumericsError, TargetError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options

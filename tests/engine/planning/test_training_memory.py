@@ -56,6 +56,10 @@ def test_peaks_and_kept_values_are_those_of_the_plan(tmp_path: Path) -> None:
     read = {v.name for s in program.steps if s.index in backward for v in s.group.inputs}
     assert kept.keys() == forward_values & read - {"y", "y_sum"}
     assert kept["b"] == 32 * 64 * 4
+    order = found["order"]
+    assert order == memory_json(program.compilation)["order"]
+    assert order["gap"] == program.arena_bytes / order["lower_bound"] - 1
+    assert order["proved"] == (program.arena_bytes == order["lower_bound"])
 
 
 def test_points_of_computing_again_are_smaller_plans(tmp_path: Path) -> None:

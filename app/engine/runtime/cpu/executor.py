@@ -343,16 +343,17 @@ class Executor(ProgramExecutor):
             function = resolve(call.function)(call.node, *([bodies, places] if bodies else []))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
-            calls.append((call, function, fixed, dynamic, places))
+            writer = f"{call.node.op_type} {call.node.name!r}"
+            calls.append((function, fixed, dynamic, tuple(zip(call.outputs, places, strict=True)), writer))
 
         def run() -> None:
-            for call, function, fixed, dynamic, places in calls:
+            for function, fixed, dynamic, outputs, writer in calls:
                 operands = list(fixed)
                 for i, value in dynamic:
                     operands[i] = self._host[value]
-                for value, place, result in zip(call.outputs, places, function(operands), strict=True):
+                for (value, place), result in zip(outputs, function(operands), strict=True):
                     if place is None or result is not place:
-                        self.store(value, result, f"{call.node.op_type} {call.node.name!r}")
+                        self.store(value, result, writer)
 
         return run
 

@@ -17,8 +17,10 @@ def pairs(z: Array, dtype: type = np.float32) -> Array:
     return np.stack([z.real, z.imag], -1).astype(dtype)
 
 
-@pytest.mark.parametrize("inverse", [0, 1])
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 15, 30, 64, 77, 91, 17, 67, 128, 289, 1009])
+@pytest.mark.parametrize(
+    ("n", "inverse"),
+    [(1, 0), (2, 0), (15, 0), (64, 0), (77, 0), (91, 0), (289, 0), (1, 1), (30, 1), (128, 1), (1009, 1)],
+)
 def test_transforms_of_any_length(compiler: Compiler, n: int, inverse: int) -> None:
     x = np.random.default_rng(n).standard_normal((3, n, 2)).astype(np.float32)
     group = node_group("DFT", {"X": x}, {"Y": np.zeros((3, n, 2), np.float32)}, opset=20, inverse=inverse)
@@ -27,9 +29,10 @@ def test_transforms_of_any_length(compiler: Compiler, n: int, inverse: int) -> N
     assert_close(y, pairs(function(complex_of(x.astype(np.float64)), axis=1)), 2e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("length", [None, 5, 24])
+@pytest.mark.parametrize(
+    ("axis", "length", "dtype"),
+    [(0, None, np.float32), (1, 5, np.float32), (2, 24, np.float32), (2, 5, np.float64), (1, 24, np.float64)],
+)
 def test_axes_and_lengths(compiler: Compiler, axis: int, length: int | None, dtype: type) -> None:
     x = np.random.default_rng(1).standard_normal((7, 12, 18, 1)).astype(dtype)
     n = length or x.shape[axis]

@@ -99,10 +99,8 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
     def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         x, y = data(group.anchor), _y(group)
         sparse, form = _sparse(y if source == "default" else x, kind, context)
-        by_rows = kernel == "dense_of_csr"
-        sizes: tuple[int, ...] = (form.columns,) if by_rows else (form.rows, form.columns)
-        if source == "default":
-            sizes = (*sizes, form.capacity)
+        by_rows, most = kernel == "dense_of_csr", [form.capacity] * (source == "default")
+        sizes = (form.columns,) if by_rows else (form.rows, form.columns, *most)
         ends = (*of_values(x), *sparse) if source == "default" else (*sparse, *of_values(y))
         operands: Operands = (*ends, *sizes, form.places, form.values)
         return (kernel_call(f"app.kernels.cpu.storage:{kernel}", operands, form.rows if by_rows else 1),)

@@ -22,6 +22,7 @@ from app.engine.types.options import Bindings, Options
 from benchmarks.models import FOLDERS, bindings_of, recorded
 from tests.engine.backends.described_check import check
 from tests.engine.backends.described_targets import BLOCK16, TENSOR32, target_from
+from tests.engine.backends.test_described_views import VIEWER
 
 REGISTRY = load_registry()
 ZOO = FOLDERS[0].parent / "zoo" / "small"
@@ -31,7 +32,8 @@ OPTIONS: tuple[dict[str, Any], ...] = ({}, {"prefer": "memory"}, {"fuse": False}
 # Weights of networks as they are used do not fit the small memory of `BLOCK16`.
 ROOMY = copy.deepcopy(BLOCK16) | {"name": "block16-roomy"}
 ROOMY["memories"][1]["size"] = 4 * 2**20
-SPECS = {spec["name"]: spec for spec in (TENSOR32, BLOCK16, ROOMY)}
+VIEWS = copy.deepcopy(VIEWER) | {"name": "viewer-roomy", "memories": ROOMY["memories"]}
+SPECS = {spec["name"]: spec for spec in (TENSOR32, BLOCK16, ROOMY, VIEWS)}
 
 # Nodes on the device of the nodes that are no change of layout, at least.
 SAMPLE = {
@@ -42,6 +44,7 @@ SAMPLE = {
     ("models/ultraface_rfb320", "block16-roomy"): (95, 127),
     ("models/silero_vad_v6", "block16-roomy"): (10, 36),
     ("models/chars2vec_en300_loop", "block16"): (0, 5),
+    ("zoo/small/shufflenetv2", "viewer-roomy"): (84, 220),
     ("zoo/small/gcn_scatter", "block16"): (14, 28),
 }
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.libraries
 MIXED = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[1, 3, 6, 6] x, float[1, 6, 6, 2] grid) => (float[1, 3, 6, 6] y) {
     r = Sigmoid (x)
-    g = GridSample (r, grid)
+    g = Einsum <equation = "nchw,nhwk->nchw"> (r, grid)
     y = Relu (g)
 }"""
 PLAIN = """<ir_version: 10, opset_import: ["": 21]>
@@ -61,7 +61,7 @@ agraph (float[1, 9, 4] boxes, float[1, 1, 9] scores) => (int64[n, 3] kept, float
 }"""
 BRANCHES = """<ir_version: 10, opset_import: ["": 21]>
 agraph (bool c, float[1, 3, 6, 6] x, float[1, 6, 6, 2] grid) => (float[1, 3, 6, 6] y) {
-    y = If (c) <then_branch = a () => (float[1, 3, 6, 6] t) { t = GridSample (x, grid) },
+    y = If (c) <then_branch = a () => (float[1, 3, 6, 6] t) { t = Einsum <equation = "nchw,nhwk->nchw"> (x, grid) },
                 else_branch = b () => (float[1, 3, 6, 6] e) { e = Relu (x) }>
 }"""
 # Strings inside, numbers at the border.
@@ -192,12 +192,13 @@ def test_what_lies_between_nodes_of_a_library_goes_to_it_too_where_that_is_faste
         "race",
         lambda _bench, _own, other, _inputs: (0.9 if len(other.steps) == 1 else 0.8, 1e-6),
     )
-    text = MIXED.replace("y = Relu (g)", "s = Sigmoid (g)\n    t = GridSample (s, grid)\n    y = Relu (t)")
+    second = 's = Sigmoid (g)\n    t = Einsum <equation = "nchw,nhwk->nchw"> (s, grid)\n    y = Relu (t)'
+    text = MIXED.replace("y = Relu (g)", second)
     options = Options()
     compilation = session.tuned(compiled(text, tmp_path, options), options, own)
     program = session.planned(compilation, options)
     parts = {s.choice.implementation.backend: [n.op_type for n in s.group.nodes] for s in program.steps}
-    assert parts["onnxruntime"] == ["GridSample", "Sigmoid", "GridSample"]
+    assert parts["onnxruntime"] == ["Einsum", "Sigmoid", "Einsum"]
     assert backends(program).count("onnxruntime") == 1
     assert set(backends(program)) == {"numba-cpu", "onnxruntime"}
     inputs = given(compilation)
@@ -336,12 +337,12 @@ def test_the_report_says_which_nodes_a_library_runs_and_why(tmp_path: Path, own:
     assert summary["libraries"] == [
         {
             "backend": "onnxruntime",
-            "op": "GridSample",
-            "reason": "numba-cpu: it has no row for GridSample",
+            "op": "Einsum",
+            "reason": "numba-cpu: it has no row for Einsum",
             "count": 1,
         }
     ]
-    assert "it has no row for GridSample" in (tmp_path / "report.html").read_text()
+    assert "it has no row for Einsum" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("ratio", "taken"), [(0.5, True), (2.0, False)])

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from app.engine.types.errors import UnknownBackendError
 
 # The rows `BACKENDS` of the modules in `app.engine.backends`; the registry refuses to load with others.
-BUILT_IN = ("accelerator", "cuda", "numba-cpu", "onnxruntime", "openvino", "reference", "unexecuted")
+BUILT_IN = (
+    "accelerator",
+    "cuda",
+    "numba-cpu",
+    "onnxruntime",
+    "openvino",
+    "reference",
+    "unexecuted",
+)
 UNEXECUTED = "unexecuted"  # of nodes that are planned and that nothing runs
 ENTRY_POINTS = "stowplan.backends"  # group under which installed packages offer modules like ours
 

@@ -42,6 +42,8 @@ ABOUT = {
     "graph.json": "the graph with a place for every step",
     "report.html": "the report as one page that needs nothing else",
     "outputs.npz": "what the model computed from the given inputs",
+    "library.tar.gz": "the program as a shared library for C, with objects, a header and an example",
+    "module.whl": "the program as a Python module that needs numpy alone",
     "model.onnx": "a model that was made of others",
     "model-symbol.json": "the same as a symbol of MXNet",
     "model-0000.params": "parameters of the symbol",

@@ -30,7 +30,6 @@ struct program {
 extern const struct program stowplan_program;
 
 /* The driver of the CPU kernels (`app.kernels.cpu.runtime.driver`). */
-extern void stowplan_lead(int64_t *mailbox, int64_t threads, int64_t *rows, int64_t *arguments, int64_t first,
-                          int64_t last, int64_t *ticks);
+extern void stowplan_lead(const int64_t *control); /* mailbox, threads, rows, arguments, first, last, ticks */
 extern void stowplan_help(int64_t *mailbox, int64_t thread, int64_t threads);
 extern void stowplan_wake(int64_t *mailbox, int64_t threads);

@@ -19,6 +19,7 @@ struct stowplan {
     int threads, flags, helped, core, busy, helpers;
     pid_t process;
     int64_t *mailbox, *rows, *arguments, *ticks;
+    int64_t control[7]; /* of the driver */
     char *base[SPACES];
     void *mapped;
     size_t mapped_bytes;
@@ -171,6 +172,9 @@ static void write_tables(stowplan *s) {
         s->helped |= s->threads > 1 && p->row[i * ROW + 4];
     }
     for (int i = 0; i < s->threads; i++) s->mailbox[THREADS + i * LINE] = 1; /* asleep */
+    const int64_t control[7] = {(intptr_t)s->mailbox,   s->helped ? s->threads : 1, (intptr_t)s->rows,
+                                (intptr_t)s->arguments, 0, p->rows, (intptr_t)s->ticks};
+    memcpy(s->control, control, sizeof control);
 }
 
 API stowplan_status stowplan_create(stowplan **instance, int threads, unsigned flags) {
@@ -221,7 +225,7 @@ static stowplan_status begin(stowplan *s) {
 
 static stowplan_status run(stowplan *s) {
     if (s->helped && !(s->flags & STOWPLAN_NO_AFFINITY)) make_way(s);
-    stowplan_lead(s->mailbox, s->helped ? s->threads : 1, s->rows, s->arguments, 0, stowplan_program.rows, s->ticks);
+    stowplan_lead(s->control);
     return __atomic_load_n(&raised, __ATOMIC_RELAXED) ? STOWPLAN_KERNEL_FAILED : STOWPLAN_OK;
 }
 

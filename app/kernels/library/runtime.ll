@@ -1,5 +1,5 @@
-; ModuleID = 'runtime.c'
-source_filename = "runtime.c"
+; ModuleID = 'app/kernels/library/runtime.c'
+source_filename = "app/kernels/library/runtime.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-f80:128-n8:16:32:64-S128"
 target triple = "x86_64-pc-linux-gnu"
 
@@ -7,7 +7,7 @@ target triple = "x86_64-pc-linux-gnu"
 %union.pthread_mutex_t = type { %struct.__pthread_mutex_s }
 %struct.__pthread_mutex_s = type { i32, i32, i32, i32, i32, i16, i16, %struct.__pthread_internal_list }
 %struct.__pthread_internal_list = type { ptr, ptr }
-%struct.stowplan = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, [4 x ptr], ptr, i64, %struct.cpu_set_t, [256 x i64] }
+%struct.stowplan = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, [7 x i64], [4 x ptr], ptr, i64, %struct.cpu_set_t, [256 x i64] }
 %struct.cpu_set_t = type { [16 x i64] }
 %struct.feature = type { i32, i32, i32, i32 }
 %struct.place = type { i64, i64 }
@@ -80,14 +80,14 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   br i1 %27, label %33, label %28
 
 28:                                               ; preds = %23
-  %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15, i64 %24
+  %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
   %30 = load i64, ptr %29, align 8, !tbaa !13
   %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #14
   %32 = add nuw nsw i64 %24, 1
   br label %23, !llvm.loop !14
 
 33:                                               ; preds = %23, %7, %3
-  %34 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 2
+  %34 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 2
   %35 = load ptr, ptr %34, align 8, !tbaa !16
   %36 = icmp eq ptr %35, null
   br i1 %36, label %53, label %37
@@ -119,13 +119,13 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   br label %53
 
 53:                                               ; preds = %51, %37, %33
-  %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12
+  %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 13
   %55 = load ptr, ptr %54, align 8, !tbaa !19
   %56 = icmp eq ptr %55, null
   br i1 %56, label %61, label %57
 
 57:                                               ; preds = %53
-  %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 13
+  %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
   %59 = load i64, ptr %58, align 8, !tbaa !20
   %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #14
   br label %61
@@ -163,14 +163,14 @@ declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
 define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
   %4 = alloca [4 x i32], align 16
   %5 = icmp eq ptr %0, null
-  br i1 %5, label %270, label %6
+  br i1 %5, label %285, label %6
 
 6:                                                ; preds = %3
   store ptr null, ptr %0, align 8, !tbaa !16
   %7 = icmp ugt i32 %2, 3
   %8 = icmp slt i32 %1, 0
   %9 = or i1 %8, %7
-  br i1 %9, label %270, label %10
+  br i1 %9, label %285, label %10
 
 10:                                               ; preds = %6
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #15
@@ -236,13 +236,13 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 55:                                               ; preds = %22, %28, %49
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
-  br label %270
+  br label %285
 
 56:                                               ; preds = %49, %46
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
-  %57 = tail call noalias dereferenceable_or_null(2288) ptr @calloc(i64 noundef 1, i64 noundef 2288) #16
+  %57 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #16
   %58 = icmp eq ptr %57, null
-  br i1 %58, label %270, label %59
+  br i1 %58, label %285, label %59
 
 59:                                               ; preds = %56
   %60 = icmp ne i32 %1, 0
@@ -287,14 +287,14 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %95 = add i64 %94, %81
   %96 = add i64 %95, %88
   %97 = add i64 %96, %92
-  %98 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12
-  %99 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 13
+  %98 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 13
+  %99 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 14
   %100 = tail call fastcc ptr @map_pages(i64 noundef %97, ptr noundef nonnull %98, ptr noundef nonnull %99) #17
   %101 = icmp eq ptr %100, null
   br i1 %101, label %102, label %104
 
 102:                                              ; preds = %59
-  %103 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
+  %103 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 2
   store ptr null, ptr %103, align 8, !tbaa !16
   br label %135
 
@@ -346,20 +346,20 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 131:                                              ; preds = %128, %107
   %132 = phi ptr [ %129, %128 ], [ %108, %107 ]
-  %133 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
+  %133 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 2
   store ptr %132, ptr %133, align 8, !tbaa !16
   %134 = icmp eq ptr %132, null
   br i1 %134, label %135, label %136
 
 135:                                              ; preds = %102, %131
   tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
-  br label %270
+  br label %285
 
 136:                                              ; preds = %131
-  %137 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 1
+  %137 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 1
   store ptr %100, ptr %137, align 8, !tbaa !16
   %138 = getelementptr inbounds i8, ptr %100, i64 %88
-  %139 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 3
+  %139 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 3
   store ptr %138, ptr %139, align 8, !tbaa !16
   %140 = getelementptr inbounds i8, ptr %138, i64 %92
   %141 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 7
@@ -397,7 +397,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %162 = getelementptr inbounds %struct.place, ptr %151, i64 %154, i32 1
   %163 = load i64, ptr %162, align 8, !tbaa !43
   %164 = load i64, ptr %161, align 8, !tbaa !45
-  %165 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 %164
+  %165 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 %164
   %166 = load ptr, ptr %165, align 8, !tbaa !16
   %167 = ptrtoint ptr %166 to i64
   %168 = add nsw i64 %163, %167
@@ -427,139 +427,160 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %184 = add nuw i64 %173, 1
   br label %172, !llvm.loop !47
 
-185:                                              ; preds = %208, %175
-  %186 = phi i64 [ %213, %208 ], [ 0, %175 ]
+185:                                              ; preds = %209, %175
+  %186 = phi i64 [ %214, %209 ], [ 0, %175 ]
   %187 = icmp eq i64 %186, %178
-  br i1 %187, label %188, label %192
+  br i1 %187, label %188, label %193
 
 188:                                              ; preds = %185
   %189 = load i32, ptr %57, align 8, !tbaa !32
   %190 = tail call i32 @llvm.smax.i32(i32 %189, i32 0)
   %191 = zext i32 %190 to i64
-  br label %214
+  %192 = load ptr, ptr %141, align 8, !tbaa !3
+  br label %215
 
-192:                                              ; preds = %185
-  %193 = mul nsw i64 %186, 5
-  %194 = getelementptr inbounds i64, ptr %158, i64 %193
-  %195 = load i64, ptr %194, align 8, !tbaa !13
-  %196 = getelementptr inbounds ptr, ptr %176, i64 %195
-  %197 = load ptr, ptr %196, align 8, !tbaa !16
-  %198 = ptrtoint ptr %197 to i64
-  %199 = load ptr, ptr %143, align 8, !tbaa !40
-  %200 = getelementptr inbounds i64, ptr %199, i64 %193
-  store i64 %198, ptr %200, align 8, !tbaa !13
-  %201 = load i32, ptr %57, align 8, !tbaa !32
-  %202 = icmp sgt i32 %201, 1
-  br i1 %202, label %203, label %208
+193:                                              ; preds = %185
+  %194 = mul nsw i64 %186, 5
+  %195 = getelementptr inbounds i64, ptr %158, i64 %194
+  %196 = load i64, ptr %195, align 8, !tbaa !13
+  %197 = getelementptr inbounds ptr, ptr %176, i64 %196
+  %198 = load ptr, ptr %197, align 8, !tbaa !16
+  %199 = ptrtoint ptr %198 to i64
+  %200 = load ptr, ptr %143, align 8, !tbaa !40
+  %201 = getelementptr inbounds i64, ptr %200, i64 %194
+  store i64 %199, ptr %201, align 8, !tbaa !13
+  %202 = load i32, ptr %57, align 8, !tbaa !32
+  %203 = icmp sgt i32 %202, 1
+  br i1 %203, label %204, label %209
 
-203:                                              ; preds = %192
-  %204 = add nuw nsw i64 %193, 4
-  %205 = getelementptr inbounds i64, ptr %158, i64 %204
-  %206 = load i64, ptr %205, align 8, !tbaa !13
-  %207 = icmp ne i64 %206, 0
-  br label %208
+204:                                              ; preds = %193
+  %205 = add nuw nsw i64 %194, 4
+  %206 = getelementptr inbounds i64, ptr %158, i64 %205
+  %207 = load i64, ptr %206, align 8, !tbaa !13
+  %208 = icmp ne i64 %207, 0
+  br label %209
 
-208:                                              ; preds = %203, %192
-  %209 = phi i1 [ false, %192 ], [ %207, %203 ]
-  %210 = zext i1 %209 to i32
-  %211 = load i32, ptr %177, align 8, !tbaa !48
-  %212 = or i32 %211, %210
-  store i32 %212, ptr %177, align 8, !tbaa !48
-  %213 = add nuw i64 %186, 1
+209:                                              ; preds = %204, %193
+  %210 = phi i1 [ false, %193 ], [ %208, %204 ]
+  %211 = zext i1 %210 to i32
+  %212 = load i32, ptr %177, align 8, !tbaa !48
+  %213 = or i32 %212, %211
+  store i32 %213, ptr %177, align 8, !tbaa !48
+  %214 = add nuw i64 %186, 1
   br label %185, !llvm.loop !49
 
-214:                                              ; preds = %217, %188
-  %215 = phi i64 [ 0, %188 ], [ %223, %217 ]
-  %216 = icmp eq i64 %215, %191
-  br i1 %216, label %224, label %217
+215:                                              ; preds = %218, %188
+  %216 = phi i64 [ 0, %188 ], [ %223, %218 ]
+  %217 = icmp eq i64 %216, %191
+  br i1 %217, label %224, label %218
 
-217:                                              ; preds = %214
-  %218 = load ptr, ptr %141, align 8, !tbaa !3
-  %219 = shl i64 %215, 4
+218:                                              ; preds = %215
+  %219 = shl i64 %216, 4
   %220 = add nuw nsw i64 %219, 48
   %221 = and i64 %220, 4294967280
-  %222 = getelementptr inbounds i64, ptr %218, i64 %221
+  %222 = getelementptr inbounds i64, ptr %192, i64 %221
   store i64 1, ptr %222, align 8, !tbaa !13
-  %223 = add nuw nsw i64 %215, 1
-  br label %214, !llvm.loop !50
+  %223 = add nuw nsw i64 %216, 1
+  br label %215, !llvm.loop !50
 
-224:                                              ; preds = %214
-  %225 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 14
-  %226 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %225) #14
-  %227 = load ptr, ptr %141, align 8, !tbaa !3
-  %228 = getelementptr inbounds i64, ptr %227, i64 48
-  %229 = load i32, ptr %57, align 8, !tbaa !32
-  %230 = shl nsw i32 %229, 4
-  %231 = sext i32 %230 to i64
-  %232 = getelementptr inbounds i64, ptr %228, i64 %231
-  br label %233
+224:                                              ; preds = %215
+  %225 = load i32, ptr %177, align 8, !tbaa !48
+  %226 = icmp eq i32 %225, 0
+  %227 = select i1 %226, i32 1, i32 %189
+  %228 = sext i32 %227 to i64
+  %229 = ptrtoint ptr %192 to i64
+  %230 = load ptr, ptr %147, align 8, !tbaa !42
+  %231 = ptrtoint ptr %230 to i64
+  %232 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11
+  store i64 %229, ptr %232, align 8
+  %233 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 1
+  store i64 %228, ptr %233, align 8
+  %234 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
+  %235 = load <2 x ptr>, ptr %143, align 8, !tbaa !16
+  %236 = ptrtoint <2 x ptr> %235 to <2 x i64>
+  store <2 x i64> %236, ptr %234, align 8
+  %237 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 4
+  store i64 0, ptr %237, align 8
+  %238 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 5
+  store i64 %74, ptr %238, align 8
+  %239 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 6
+  store i64 %231, ptr %239, align 8
+  %240 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15
+  %241 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %240) #14
+  %242 = load ptr, ptr %141, align 8, !tbaa !3
+  %243 = getelementptr inbounds i64, ptr %242, i64 48
+  %244 = load i32, ptr %57, align 8, !tbaa !32
+  %245 = shl nsw i32 %244, 4
+  %246 = sext i32 %245 to i64
+  %247 = getelementptr inbounds i64, ptr %243, i64 %246
+  br label %248
 
-233:                                              ; preds = %240, %224
-  %234 = phi i32 [ %248, %240 ], [ %229, %224 ]
-  %235 = phi i64 [ %247, %240 ], [ 1, %224 ]
-  %236 = sext i32 %234 to i64
-  %237 = icmp slt i64 %235, %236
-  br i1 %237, label %240, label %238
+248:                                              ; preds = %255, %224
+  %249 = phi i32 [ %263, %255 ], [ %244, %224 ]
+  %250 = phi i64 [ %262, %255 ], [ 1, %224 ]
+  %251 = sext i32 %249 to i64
+  %252 = icmp slt i64 %250, %251
+  br i1 %252, label %255, label %253
 
-238:                                              ; preds = %233
-  %239 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 5
-  br label %249
+253:                                              ; preds = %248
+  %254 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 5
+  br label %264
 
-240:                                              ; preds = %233
-  %241 = shl i64 %235, 5
-  %242 = and i64 %241, 4294967264
-  %243 = getelementptr inbounds i64, ptr %232, i64 %242
-  %244 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %243, ptr noundef null) #14
-  %245 = getelementptr inbounds i64, ptr %243, i64 16
-  %246 = tail call i32 @pthread_cond_init(ptr noundef nonnull %245, ptr noundef null) #14
-  %247 = add nuw nsw i64 %235, 1
-  %248 = load i32, ptr %57, align 8, !tbaa !32
-  br label %233, !llvm.loop !51
+255:                                              ; preds = %248
+  %256 = shl i64 %250, 5
+  %257 = and i64 %256, 4294967264
+  %258 = getelementptr inbounds i64, ptr %247, i64 %257
+  %259 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %258, ptr noundef null) #14
+  %260 = getelementptr inbounds i64, ptr %258, i64 16
+  %261 = tail call i32 @pthread_cond_init(ptr noundef nonnull %260, ptr noundef null) #14
+  %262 = add nuw nsw i64 %250, 1
+  %263 = load i32, ptr %57, align 8, !tbaa !32
+  br label %248, !llvm.loop !51
 
-249:                                              ; preds = %264, %238
-  %250 = phi i32 [ %234, %238 ], [ %266, %264 ]
-  %251 = phi i64 [ 1, %238 ], [ %265, %264 ]
-  %252 = sext i32 %250 to i64
-  %253 = icmp slt i64 %251, %252
-  br i1 %253, label %254, label %269
+264:                                              ; preds = %279, %253
+  %265 = phi i32 [ %249, %253 ], [ %281, %279 ]
+  %266 = phi i64 [ 1, %253 ], [ %280, %279 ]
+  %267 = sext i32 %265 to i64
+  %268 = icmp slt i64 %266, %267
+  br i1 %268, label %269, label %284
 
-254:                                              ; preds = %249
-  %255 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
-  %256 = icmp eq ptr %255, null
-  br i1 %256, label %267, label %257
+269:                                              ; preds = %264
+  %270 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
+  %271 = icmp eq ptr %270, null
+  br i1 %271, label %282, label %272
 
-257:                                              ; preds = %254
-  store ptr %57, ptr %255, align 8, !tbaa !52
-  %258 = getelementptr inbounds %struct.start, ptr %255, i64 0, i32 1
-  %259 = trunc i64 %251 to i32
-  store i32 %259, ptr %258, align 8, !tbaa !54
-  %260 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15, i64 %251
-  %261 = tail call i32 @pthread_create(ptr noundef nonnull %260, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %255) #14
-  %262 = icmp eq i32 %261, 0
-  br i1 %262, label %264, label %263
+272:                                              ; preds = %269
+  store ptr %57, ptr %270, align 8, !tbaa !52
+  %273 = getelementptr inbounds %struct.start, ptr %270, i64 0, i32 1
+  %274 = trunc i64 %266 to i32
+  store i32 %274, ptr %273, align 8, !tbaa !54
+  %275 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 16, i64 %266
+  %276 = tail call i32 @pthread_create(ptr noundef nonnull %275, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %270) #14
+  %277 = icmp eq i32 %276, 0
+  br i1 %277, label %279, label %278
 
-263:                                              ; preds = %257
-  tail call void @free(ptr noundef nonnull %255) #14
-  br label %267
+278:                                              ; preds = %272
+  tail call void @free(ptr noundef nonnull %270) #14
+  br label %282
 
-264:                                              ; preds = %257
-  store i32 %259, ptr %239, align 4, !tbaa !12
-  %265 = add nuw nsw i64 %251, 1
-  %266 = load i32, ptr %57, align 8, !tbaa !32
-  br label %249, !llvm.loop !55
+279:                                              ; preds = %272
+  store i32 %274, ptr %254, align 4, !tbaa !12
+  %280 = add nuw nsw i64 %266, 1
+  %281 = load i32, ptr %57, align 8, !tbaa !32
+  br label %264, !llvm.loop !55
 
-267:                                              ; preds = %254, %263
-  %268 = phi i32 [ 2, %263 ], [ 1, %254 ]
+282:                                              ; preds = %269, %278
+  %283 = phi i32 [ 2, %278 ], [ 1, %269 ]
   tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
-  br label %270
+  br label %285
 
-269:                                              ; preds = %249
+284:                                              ; preds = %264
   store ptr %57, ptr %0, align 8, !tbaa !16
-  br label %270
+  br label %285
 
-270:                                              ; preds = %55, %56, %267, %269, %135, %6, %3
-  %271 = phi i32 [ 6, %3 ], [ 6, %6 ], [ 1, %56 ], [ 1, %135 ], [ %268, %267 ], [ 0, %269 ], [ 3, %55 ]
-  ret i32 %271
+285:                                              ; preds = %55, %56, %282, %284, %135, %6, %3
+  %286 = phi i32 [ 6, %3 ], [ 6, %6 ], [ 1, %56 ], [ 1, %135 ], [ %283, %282 ], [ 0, %284 ], [ 3, %55 ]
+  ret i32 %286
 }
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)
@@ -650,124 +671,99 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc i32 @run(ptr nocapture noundef %0) unnamed_addr #0 {
+define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   %2 = alloca %struct.cpu_set_t, align 8
   %3 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 2
   %4 = load i32, ptr %3, align 8, !tbaa !48
   %5 = icmp eq i32 %4, 0
-  br i1 %5, label %6, label %9
+  br i1 %5, label %58, label %6
 
 6:                                                ; preds = %1
-  %7 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
-  %8 = load ptr, ptr %7, align 8, !tbaa !3
-  br label %69
+  %7 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
+  %8 = load i32, ptr %7, align 4, !tbaa !17
+  %9 = and i32 %8, 2
+  %10 = icmp eq i32 %9, 0
+  br i1 %10, label %11, label %58
 
-9:                                                ; preds = %1
-  %10 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
-  %11 = load i32, ptr %10, align 4, !tbaa !17
-  %12 = and i32 %11, 2
-  %13 = icmp eq i32 %12, 0
-  br i1 %13, label %14, label %61
+11:                                               ; preds = %6
+  %12 = tail call i32 @sched_getcpu() #14
+  %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
+  %14 = load i32, ptr %13, align 4, !tbaa !33
+  %15 = icmp eq i32 %12, %14
+  br i1 %15, label %58, label %16
 
-14:                                               ; preds = %9
-  %15 = tail call i32 @sched_getcpu() #14
-  %16 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
-  %17 = load i32, ptr %16, align 4, !tbaa !33
-  %18 = icmp eq i32 %15, %17
-  br i1 %18, label %61, label %19
-
-19:                                               ; preds = %14
-  store i32 %15, ptr %16, align 4, !tbaa !33
+16:                                               ; preds = %11
+  store i32 %12, ptr %13, align 4, !tbaa !33
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #15
-  %20 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
-  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %20, i64 128, i1 false), !tbaa.struct !56
-  %21 = icmp ult i32 %15, 1024
-  br i1 %21, label %22, label %31
+  %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !56
+  %18 = icmp ult i32 %12, 1024
+  br i1 %18, label %19, label %28
 
-22:                                               ; preds = %19
-  %23 = zext i32 %15 to i64
-  %24 = and i64 %23, 63
-  %25 = shl nuw i64 1, %24
-  %26 = xor i64 %25, -1
-  %27 = lshr i64 %23, 6
-  %28 = getelementptr inbounds i64, ptr %2, i64 %27
-  %29 = load i64, ptr %28, align 8, !tbaa !13
-  %30 = and i64 %29, %26
-  store i64 %30, ptr %28, align 8, !tbaa !13
-  br label %31
+19:                                               ; preds = %16
+  %20 = zext i32 %12 to i64
+  %21 = and i64 %20, 63
+  %22 = shl nuw i64 1, %21
+  %23 = xor i64 %22, -1
+  %24 = lshr i64 %20, 6
+  %25 = getelementptr inbounds i64, ptr %2, i64 %24
+  %26 = load i64, ptr %25, align 8, !tbaa !13
+  %27 = and i64 %26, %23
+  store i64 %27, ptr %25, align 8, !tbaa !13
+  br label %28
 
-31:                                               ; preds = %22, %19
-  br label %32
+28:                                               ; preds = %19, %16
+  br label %29
 
-32:                                               ; preds = %31, %41
-  %33 = phi i64 [ %49, %41 ], [ 0, %31 ]
-  %34 = phi i1 [ %48, %41 ], [ false, %31 ]
-  %35 = freeze i1 %34
-  %36 = icmp ugt i64 %33, 1023
-  %37 = or i1 %36, %35
-  br i1 %37, label %38, label %41
+29:                                               ; preds = %28, %38
+  %30 = phi i64 [ %46, %38 ], [ 0, %28 ]
+  %31 = phi i1 [ %45, %38 ], [ false, %28 ]
+  %32 = freeze i1 %31
+  %33 = icmp ugt i64 %30, 1023
+  %34 = or i1 %33, %32
+  br i1 %34, label %35, label %38
 
-38:                                               ; preds = %32
-  %39 = freeze i1 %34
-  %40 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
-  br i1 %39, label %50, label %55
+35:                                               ; preds = %29
+  %36 = freeze i1 %31
+  %37 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
+  br i1 %36, label %47, label %52
 
-41:                                               ; preds = %32
-  %42 = lshr i64 %33, 6
-  %43 = getelementptr inbounds i64, ptr %2, i64 %42
-  %44 = load i64, ptr %43, align 8, !tbaa !13
-  %45 = and i64 %33, 63
-  %46 = shl nuw i64 1, %45
-  %47 = and i64 %44, %46
-  %48 = icmp ne i64 %47, 0
-  %49 = add nuw nsw i64 %33, 1
-  br label %32, !llvm.loop !58
+38:                                               ; preds = %29
+  %39 = lshr i64 %30, 6
+  %40 = getelementptr inbounds i64, ptr %2, i64 %39
+  %41 = load i64, ptr %40, align 8, !tbaa !13
+  %42 = and i64 %30, 63
+  %43 = shl nuw i64 1, %42
+  %44 = and i64 %41, %43
+  %45 = icmp ne i64 %44, 0
+  %46 = add nuw nsw i64 %30, 1
+  br label %29, !llvm.loop !58
 
-50:                                               ; preds = %38, %56
-  %51 = phi i64 [ %60, %56 ], [ 1, %38 ]
-  %52 = load i32, ptr %40, align 4, !tbaa !12
-  %53 = sext i32 %52 to i64
-  %54 = icmp sgt i64 %51, %53
-  br i1 %54, label %55, label %56
+47:                                               ; preds = %35, %53
+  %48 = phi i64 [ %57, %53 ], [ 1, %35 ]
+  %49 = load i32, ptr %37, align 4, !tbaa !12
+  %50 = sext i32 %49 to i64
+  %51 = icmp sgt i64 %48, %50
+  br i1 %51, label %52, label %53
 
-55:                                               ; preds = %50, %38
+52:                                               ; preds = %47, %35
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #15
-  br label %61
+  br label %58
 
-56:                                               ; preds = %50
-  %57 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15, i64 %51
-  %58 = load i64, ptr %57, align 8, !tbaa !13
-  %59 = call i32 @pthread_setaffinity_np(i64 noundef %58, i64 noundef 128, ptr noundef nonnull %2) #14
-  %60 = add nuw nsw i64 %51, 1
-  br label %50, !llvm.loop !59
+53:                                               ; preds = %47
+  %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
+  %55 = load i64, ptr %54, align 8, !tbaa !13
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #14
+  %57 = add nuw nsw i64 %48, 1
+  br label %47, !llvm.loop !59
 
-61:                                               ; preds = %55, %14, %9
-  %62 = load i32, ptr %3, align 8, !tbaa !48
-  %63 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
-  %64 = load ptr, ptr %63, align 8, !tbaa !3
-  %65 = icmp eq i32 %62, 0
-  br i1 %65, label %69, label %66
-
-66:                                               ; preds = %61
-  %67 = load i32, ptr %0, align 8, !tbaa !32
-  %68 = sext i32 %67 to i64
-  br label %69
-
-69:                                               ; preds = %6, %61, %66
-  %70 = phi ptr [ %64, %66 ], [ %64, %61 ], [ %8, %6 ]
-  %71 = phi i64 [ %68, %66 ], [ 1, %61 ], [ 1, %6 ]
-  %72 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 8
-  %73 = load ptr, ptr %72, align 8, !tbaa !40
-  %74 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 9
-  %75 = load ptr, ptr %74, align 8, !tbaa !41
-  %76 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !34
-  %77 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 10
-  %78 = load ptr, ptr %77, align 8, !tbaa !42
-  call void @stowplan_lead(ptr noundef %70, i64 noundef %71, ptr noundef %73, ptr noundef %75, i64 noundef 0, i64 noundef %76, ptr noundef %78) #14
-  %79 = load atomic i32, ptr @raised monotonic, align 4
-  %80 = icmp eq i32 %79, 0
-  %81 = select i1 %80, i32 0, i32 7
-  ret i32 %81
+58:                                               ; preds = %52, %11, %6, %1
+  %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
+  call void @stowplan_lead(ptr noundef nonnull %59) #14
+  %60 = load atomic i32, ptr @raised monotonic, align 4
+  %61 = icmp eq i32 %60, 0
+  %62 = select i1 %61, i32 0, i32 7
+  ret i32 %62
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
@@ -841,7 +837,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   %46 = load i64, ptr %45, align 8
   %47 = getelementptr inbounds { i64, i64 }, ptr %45, i64 0, i32 1
   %48 = load i64, ptr %47, align 8
-  %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %46
+  %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %46
   %50 = load ptr, ptr %49, align 8, !tbaa !16
   %51 = getelementptr inbounds i8, ptr %50, i64 %48
   %52 = getelementptr inbounds ptr, ptr %1, i64 %36
@@ -869,7 +865,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   %66 = load i64, ptr %65, align 8
   %67 = getelementptr inbounds { i64, i64 }, ptr %65, i64 0, i32 1
   %68 = load i64, ptr %67, align 8
-  %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %66
+  %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %66
   %70 = load ptr, ptr %69, align 8, !tbaa !16
   %71 = getelementptr inbounds i8, ptr %70, i64 %68
   %72 = getelementptr inbounds %struct.stowplan_tensor, ptr %43, i64 %58, i32 4
@@ -968,7 +964,7 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
   %18 = load i64, ptr %17, align 8
-  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %16
+  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
   %20 = load ptr, ptr %19, align 8, !tbaa !16
   %21 = getelementptr inbounds i8, ptr %20, i64 %18
   br label %22
@@ -998,7 +994,7 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
   %18 = load i64, ptr %17, align 8
-  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11, i64 %16
+  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
   %20 = load ptr, ptr %19, align 8, !tbaa !16
   %21 = getelementptr inbounds i8, ptr %20, i64 %18
   br label %22
@@ -1136,7 +1132,7 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
 declare void @stowplan_help(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize optsize
-declare void @stowplan_lead(ptr noundef, i64 noundef, ptr noundef, ptr noundef, i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #2
+declare void @stowplan_lead(ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @sched_getcpu() local_unnamed_addr #1
@@ -1179,7 +1175,7 @@ attributes #18 = { minsize nounwind optsize allocsize(0) }
 !1 = !{i32 8, !"PIC Level", i32 2}
 !2 = !{i32 7, !"uwtable", i32 2}
 !3 = !{!4, !8, i64 32}
-!4 = !{!"stowplan", !5, i64 0, !5, i64 4, !5, i64 8, !5, i64 12, !5, i64 16, !5, i64 20, !5, i64 24, !8, i64 32, !8, i64 40, !8, i64 48, !8, i64 56, !6, i64 64, !8, i64 96, !9, i64 104, !10, i64 112, !6, i64 240}
+!4 = !{!"stowplan", !5, i64 0, !5, i64 4, !5, i64 8, !5, i64 12, !5, i64 16, !5, i64 20, !5, i64 24, !8, i64 32, !8, i64 40, !8, i64 48, !8, i64 56, !6, i64 64, !6, i64 120, !8, i64 152, !9, i64 160, !10, i64 168, !6, i64 296}
 !5 = !{!"int", !6, i64 0}
 !6 = !{!"omnipotent char", !7, i64 0}
 !7 = !{!"Simple C/C++ TBAA"}
@@ -1194,9 +1190,9 @@ attributes #18 = { minsize nounwind optsize allocsize(0) }
 !16 = !{!8, !8, i64 0}
 !17 = !{!4, !5, i64 4}
 !18 = !{!5, !5, i64 0}
-!19 = !{!4, !8, i64 96}
-!20 = !{!4, !9, i64 104}
-!21 = !{i64 1309}
+!19 = !{!4, !8, i64 152}
+!20 = !{!4, !9, i64 160}
+!21 = !{i64 1353}
 !22 = !{!23, !9, i64 64}
 !23 = !{!"program", !9, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !8, i64 104, !8, i64 112, !8, i64 120, !8, i64 128, !8, i64 136, !8, i64 144, !8, i64 152}
 !24 = !{!25, !5, i64 0}
@@ -1206,7 +1202,7 @@ attributes #18 = { minsize nounwind optsize allocsize(0) }
 !28 = !{!25, !5, i64 12}
 !29 = distinct !{!29, !15}
 !30 = !{!23, !9, i64 72}
-!31 = !{i64 1914}
+!31 = !{i64 1958}
 !32 = !{!4, !5, i64 0}
 !33 = !{!4, !5, i64 12}
 !34 = !{!23, !9, i64 32}

@@ -179,7 +179,7 @@ class Executor(ProgramExecutor):
                 and array.shape == form[1]
                 and array.dtype == form[2]
             ):
-                _write(form[0], array)
+                _fill(form[0], array)
             else:
                 self._convert(name, array)
 
@@ -194,7 +194,7 @@ class Executor(ProgramExecutor):
         if place is None:
             self._host[value] = array
         else:
-            _write(place, input_checks.as_planned(name, array, place.shape, place.dtype))
+            _fill(place, input_checks.as_planned(name, array, place.shape, place.dtype))
 
     def step(self) -> None:
         """Run all steps on the inputs that were fed."""
@@ -462,7 +462,7 @@ class Executor(ProgramExecutor):
             self._ran(index)
 
 
-def _write(place: Array, array: Array) -> None:
+def _fill(place: Array, array: Array) -> None:
     """Copy an input, unless it is what `peek` gave: a cache that was written in place."""
     if place.nbytes < MIN_WAKING_BYTES or array.__array_interface__ != place.__array_interface__:
         place[...] = array

@@ -124,7 +124,8 @@ from numba import int64
 
 from app.kernels.cpu.extrema import like
 from app.kernels.cpu.sampling import (
-    cubic_far, cubic_near, unnormalized, weighed, {padding}_coordinate, {padding}_pixel,
+    border_coordinate, border_pixel, cubic_far, cubic_near, reflection_coordinate, reflection_pixel,
+    unnormalized, weighed, zeros_coordinate, zeros_pixel,
 )
 
 

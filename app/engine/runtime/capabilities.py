@@ -19,7 +19,7 @@ def absence(target: Target) -> str | None:
         from app.engine.runtime.cuda.driver import absent, sm_of
 
         return absent(sm_of(target))
-    return None if is_host(target, host()) else "this machine is another"
+    return None if is_host(target, host()) else "its processor is another"
 
 
 def ask_apart(sm: str) -> bool:

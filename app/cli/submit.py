@@ -294,7 +294,9 @@ def download(client: Client, job: Job, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     exports = (job.summary or {}).get("exports", {})
     for name in job.artifacts:
-        client.download(job.id, name, folder / exports.get(name, {}).get("filename", name))
+        # The name comes from the process that parsed the model: no path of it counts.
+        filename = Path(str(exports.get(name, {}).get("filename", name))).name
+        client.download(job.id, name, folder / filename)
 
 
 def _show(client: Client, job: Job, folder: Path, console: Any) -> int:

@@ -173,7 +173,7 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
             pointer="/options/timings",
         )
     if options.export and not options.backends:
-        # What a library of another vendor runs cannot leave with the program.
+        # Steps of another vendor's library cannot leave with the program.
         return dataclasses.replace(options, backends=LEAVING)
     return options
 

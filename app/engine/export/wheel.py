@@ -38,6 +38,7 @@ def wheel(library: Library, plan: str) -> bytes:
         plan: text that its `explain()` answers.
     """
     name = module_name(library)
+    title = " ".join(str(library.metadata["name"]).split())  # a line of its own would be another field
     info = f"{name}-{VERSION}.dist-info"
     files = {
         f"{name}/__init__.py": MODULE.encode(),
@@ -46,7 +47,7 @@ def wheel(library: Library, plan: str) -> bytes:
         f"{name}/plan.txt": plan.encode(),
         f"{info}/METADATA": (
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\n"
-            f"Summary: {library.metadata['name']}, compiled by Stowplan for {library.metadata['processor']}\n"
+            f"Summary: {title}, compiled by Stowplan for {library.metadata['processor']}\n"
             "Requires-Python: >=3.9\nRequires-Dist: numpy\n"
         ).encode(),
         f"{info}/WHEEL": (

@@ -47,7 +47,7 @@ class NodeArg(NamedTuple):
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> "NodeArg":
-        """That of a description in the metadata."""
+        """The description of a tensor in the metadata."""
         return cls(told["name"], told["shape"], f"tensor({told['dtype']})")
 
 

@@ -61,7 +61,7 @@ def raised(bound: int, peak: int, given: Pieces, unit: int, nodes: int) -> int:
 def _raised(
     bound: int, peak: int, given: Pieces, unit: int, nodes: int, scratch: _Scratch, near: Array
 ) -> int:
-    """What `raised` returns. `near` is room for a buffer and those around it."""
+    """Result of `raised`. `near` is room for a buffer and those around it."""
     starts, _, owners, beside, others, extents = given
     for b in range(len(extents)):
         if starts[b + 1] - starts[b] < 2:

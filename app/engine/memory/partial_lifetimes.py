@@ -182,7 +182,7 @@ def _tried(
     scratch: tuple[Array, Array, Array],
     offsets: Array,
 ) -> int:
-    """What `_settle` returns. `scratch` is room for offsets, for what is placed, and for `_lowest_free`."""
+    """Result of `_settle`. `scratch` is room for offsets, for what is placed, and for `_lowest_free`."""
     trial, is_placed, taken = scratch
     extents, n, limit = given[5], len(order), bound
     for attempt in range(tries):

@@ -250,7 +250,7 @@ class Tile:
         return together
 
     def _first(self, v: Vectors, row: Any, origin: Any) -> list[Any]:
-        """What a zero point adds to the sums of each digit."""
+        """Terms that a zero point adds to the sums of each digit."""
         if self.zeros == FLOAT_ZEROS:
             return [v.zero] * self.digits
         sums = [v.broadcast(v.at(row, self.digits * self.quads + d)) for d in range(self.digits)]

@@ -31,7 +31,7 @@ def places(size, ratio):
 
 @njit
 def spans(first, place, weight, at, start, size, bins, samples, extent):
-    """What the places of each bin along an axis read: (first pixel, pixels) and their weights.
+    """Pixels that the places of each bin along an axis read: (first pixel, pixels) and their weights.
 
     Bin b has `samples` places from start + b * size on. Its weights, at + b * extent and following, are those
     of the linear interpolation, summed up: the average over a product of places is a product of sums along

@@ -170,7 +170,7 @@ class _Linker:
         self.weights.content += bytes(PAGE)  # loads whose masked lanes lie behind the last array
 
     def _make_tables(self, soname: str) -> None:
-        """What the loader reads first: names, versions, relocations."""
+        """Tables that the loader reads first: names, versions, relocations."""
         names = [self.obj.symbols[i].name for i in self._dynamic_symbols]
         for name in names:
             self.strings.put(name)

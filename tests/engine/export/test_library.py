@@ -359,6 +359,15 @@ np.savez("found.npz", *found)
         assert found[f"arr_{n}"].tobytes() == np.asarray(array).tobytes()
 
 
+def test_a_name_adds_no_field_to_the_wheel(made: Library) -> None:
+    named = replace(made, metadata={**made.metadata, "name": "a\nRequires-Dist: other"})
+    with zipfile.ZipFile(io.BytesIO(wheel(named, ""))) as file:
+        told = file.read(next(n for n in file.namelist() if n.endswith("METADATA"))).decode()
+    assert [line for line in told.splitlines() if line.startswith("Requires-Dist")] == [
+        "Requires-Dist: numpy"
+    ]
+
+
 def test_names_become_identifiers(made: Library) -> None:
     for name, wanted in (("resnet-50 v1", "resnet_50_v1"), ("3d", "model_3d"), ("class", "model_class")):
         assert module_name(replace(made, metadata={**made.metadata, "name": name})) == wanted

@@ -75,7 +75,7 @@ class Writing:
         return len(self.nodes) - 1, 0
 
     def find(self, value: ir.Value) -> Entry | None:
-        """What stands for a value, also of the symbols around this one."""
+        """Symbol entry of a value, also of the symbols around this one."""
         if value not in self.entries and self.outer is not None:
             outside = self.outer.find(value)
             if outside is not None:
@@ -212,7 +212,7 @@ class Spelling:
         return self.wide and graph.dtype(value) == HALF
 
     def entry_of(self, value: ir.Value) -> Entry:
-        """What stands for a value; a constant becomes a parameter."""
+        """Symbol entry of a value; a constant becomes a parameter."""
         found = self.writing.find(value)
         if found is not None:
             return found

@@ -103,7 +103,7 @@ def _finite(c: Call) -> ir.Value:
 
 
 def _numbers(c: Call) -> ir.Value:
-    """What is no number, and infinities, by numbers."""
+    """Replace NaN and infinities by numbers."""
     x = c.inputs[0]
     c.attributes.flag("copy", True)
     limits = np.finfo(c.dtype(x).numpy())

@@ -17,7 +17,7 @@ _SHIFT = 7  # the series is taken at z + 7, where its error is below that of flo
 
 
 def _log_gamma(c: Call, x: ir.Value) -> ir.Value:
-    """Of numbers of at least 1/2: log gamma(x + 7) less the logarithm of x (x + 1) ... (x + 6)."""
+    """Logarithm for numbers of at least 1/2: log gamma(x + 7) less the logarithm of x (x + 1) ... (x + 6)."""
     product = x
     for k in range(1, _SHIFT):
         product = c.one("Mul", product, c.one("Add", x, c.const(float(k), x)))

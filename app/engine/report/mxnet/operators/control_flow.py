@@ -48,7 +48,7 @@ class _Nested:
 
 
 def _nested(inner: Writing, heads: Sequence[Entry]) -> _Nested:
-    """What heads depend on, in the order in which MXNet numbers it."""
+    """Nodes that heads depend on, in the order in which MXNet numbers it."""
     kept = inner.reachable(heads)
     number = {index: i for i, index in enumerate(kept)}
     nodes = (

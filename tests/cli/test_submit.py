@@ -1,6 +1,8 @@
 """What `stowplan optimize` understands, and what it says when it does not."""
 
 import argparse
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +64,15 @@ def test_sparse_inputs_are_declared_on_the_command_line() -> None:
     assert declared["x"] == DeclaredStorage("csr", 5000)
     assert declared["y"] == DeclaredStorage("csr", density=0.5)
     assert declared["g"] == DeclaredStorage("row_sparse", 64)
+
+
+def test_the_name_of_a_library_cannot_leave_the_folder_of_artifacts(tmp_path: Path) -> None:
+    written: list[Path] = []
+    client = SimpleNamespace(download=lambda _job, _name, path: written.append(path))
+    exports = {"module.whl": {"filename": "../../other.whl"}}
+    job = SimpleNamespace(id="1", artifacts=("plan.json", "module.whl"), summary={"exports": exports})
+    submit.download(client, job, tmp_path)  # type: ignore[arg-type]  # what it uses of both
+    assert written == [tmp_path / "plan.json", tmp_path / "other.whl"]
 
 
 def test_a_list_of_backends_with_a_hole_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Operators of ai.onnx.ml: types, shapes and values against onnxruntime, on models drawn from seeds."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -331,16 +331,22 @@ def session_of(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("op", OPERATORS)
-def test_types_shapes_and_values_are_those_of_onnxruntime(op: str, tmp_path: Path) -> None:
-    path, compared = tmp_path / "m.onnx", 0
-    for seed in range(SEEDS):
+def runs(path: Path, op: str, seeds: int) -> Iterator[tuple[int, dict[str, Array], Any, dict[str, Any]]]:
+    """Cases that onnxruntime runs: seed, inputs, session and outputs by name; the file is that of the case."""
+    for seed in range(seeds):
         fed = written(path, op, OPERATORS[op](np.random.default_rng(seed)))
         try:
             session = session_of(path)
             expected = dict(zip([o.name for o in session.get_outputs()], session.run(None, fed)))
         except Exception:  # onnxruntime raises many types for kinds that it lacks
             continue
+        yield seed, fed, session, expected
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_types_shapes_and_values_are_those_of_onnxruntime(op: str, tmp_path: Path) -> None:
+    path, compared = tmp_path / "m.onnx", 0
+    for seed, fed, session, expected in runs(path, op, SEEDS):
         compared += 1
         model = load(path).model
         inference.infer(model)

@@ -177,6 +177,65 @@ def _short_time(size: str, batch: int, length: int, frame: int, step: int) -> Op
     return OperatorRow("STFT", size, "STFT(x, step, w, frame)", {"x": normal(batch, length, 1)}, constants)
 
 
+def _scan(size: str, turns: int, width: int) -> OperatorRow:
+    """A recurrent cell: two products, an addition, tanh."""
+    cell = (
+        f"cell (float[1,{width}] s, float[1,{width}] e) => (float[1,{width}] n, float[1,{width}] o) "
+        "{ p = MatMul(e, wx) r = MatMul(s, wh) a = Add(p, r) n = Tanh(a) o = Identity(n) }"
+    )
+    return OperatorRow(
+        "Scan cell", size, f"Scan <num_scan_inputs = 1, body = {cell}> (h, x)",
+        {"h": normal(1, width), "x": normal(turns, 1, width)},
+        {"wx": uniform(-0.1, 0.1, width, width), "wh": uniform(-0.1, 0.1, width, width)},
+        {"y": "float", "all": "float"},
+    )  # fmt: skip
+
+
+def _running_sum(size: str, turns: int, width: int) -> OperatorRow:
+    body = f"sum (float[{width}] s, float[{width}] e) => (float[{width}] n, float[{width}] o)"
+    steps = "{ n = Add(s, e) o = Identity(n) }"
+    return OperatorRow(
+        "Scan sum", size, f"Scan <num_scan_inputs = 1, body = {body} {steps}> (h, x)",
+        {"h": normal(width), "x": normal(turns, width)}, {}, {"y": "float", "all": "float"},
+    )  # fmt: skip
+
+
+def _loop(size: str, turns: int, width: int) -> OperatorRow:
+    """A fixed-point iteration that also stacks what it passes."""
+    body = (
+        f"step (int64 i, bool c, float[{width}] s) => (bool d, float[{width}] n, float[{width}] o) "
+        "{ d = Identity(c) t = Sin(s) n = Add(t, b) o = Identity(n) }"
+    )
+    return OperatorRow(
+        "Loop", size, f"Loop <body = {body}> (trips, , x)", {"x": normal(width)},
+        {"trips": given(turns), "b": uniform(-1, 1, width)}, {"y": "float", "all": "float"},
+    )  # fmt: skip
+
+
+def _search(size: str, turns: int, width: int) -> OperatorRow:
+    """Newton's square root, ended by a condition that the body computes."""
+    body = (
+        f"step (int64 i, bool c, float[{width}] s) => (bool d, float[{width}] n) "
+        "{ q = Div(x, s) t = Add(s, q) n = Mul(t, half) "
+        "e = Sub(n, s) f = Abs(e) m = ReduceMax <keepdims = 0> (f) d = Less(least, m) }"
+    )
+    return OperatorRow(
+        "Loop until", size, f"Loop <body = {body}> (trips, , x)", {"x": uniform(1, 2, width)},
+        {"trips": given(turns), "half": given(0.5, np.float32), "least": given(1e-3, np.float32)},
+    )  # fmt: skip
+
+
+def _branch(size: str, rows: int, width: int) -> OperatorRow:
+    branches = (
+        f"then_branch = a () => (float[{rows},{width}] u) {{ p = MatMul(x, w) u = Relu(p) }}, "
+        f"else_branch = b () => (float[{rows},{width}] v) {{ v = Neg(x) }}"
+    )
+    return OperatorRow(
+        "If", size, f"If <{branches}> (c)", {"c": given(True, np.bool_), "x": normal(rows, width)},
+        {"w": uniform(-1, 1, width, width)},
+    )  # fmt: skip
+
+
 _DETECTION = (
     _suppression("small", 200, 2, 20),
     _suppression("large", 3000, 8, 100),
@@ -269,4 +328,17 @@ _MEL = OperatorRow(
     {"bins": given(40), "length": given(256), "rate": given(16000)},
 )  # fmt: skip
 
-ROWS: tuple[OperatorRow, ...] = (*_DETECTION, *_IMAGES, *_SCATTERS, *_SIGNALS, _MEL)
+_CONTROL_FLOW = (
+    _scan("small", 20, 16),
+    _scan("large", 100, 256),
+    _running_sum("small", 20, 16),
+    _running_sum("large", 200, 4096),
+    _loop("small", 10, 16),
+    _loop("large", 100, 4096),
+    _search("small", 10, 16),
+    _search("large", 10, 20000),
+    _branch("small", 4, 16),
+    _branch("large", 64, 256),
+)
+
+ROWS: tuple[OperatorRow, ...] = (*_DETECTION, *_IMAGES, *_SCATTERS, *_SIGNALS, _MEL, *_CONTROL_FLOW)

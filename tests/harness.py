@@ -16,7 +16,8 @@ from app.engine.core.registry import Implementation, PlanningContext, Registry, 
 from app.engine.types.layout import to_logical, to_physical
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.kernel_sequence import KernelRow, KernelSequence
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF  # every float type reads NaN
@@ -142,7 +143,7 @@ def run_group(
                 numbers.append(workspaces[id(argument)])
             else:
                 numbers.append(address(argument))
-        rows.append((kernel.address, call.units, tuple(numbers)))
+        rows.append(KernelRow(kernel.address, call.units, tuple(numbers)))
     team = Team(threads)
     KernelSequence(compile_dispatch_loop(), rows, team).run()
     team.close()

@@ -9,7 +9,8 @@ import pytest
 
 from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.kernel_sequence import KernelRow, KernelSequence
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -19,7 +20,7 @@ def test_rows_run_in_order_and_share_their_units(tmp_path: Path, threads: int) -
     x = np.arange(1001, dtype=np.float32)
     y, z = np.zeros_like(x), np.zeros_like(x)
     team = Team(threads)
-    rows = [(copy.address, x.size, (a.ctypes.data, b.ctypes.data)) for a, b in ((x, y), (y, z))]
+    rows = [KernelRow(copy.address, x.size, (a.ctypes.data, b.ctypes.data)) for a, b in ((x, y), (y, z))]
     stretch = KernelSequence(compile_dispatch_loop(), rows, team)
     for turn in range(200):
         z[:] = 0
@@ -45,8 +46,8 @@ def test_rows_that_are_not_shared_run_on_the_calling_thread(tmp_path: Path) -> N
     )
     x, y = np.full(64, -1, np.int64), np.full(64, -1, np.int64)
     team = Team(2)
-    rows = [(kernel.address, 64, (a.ctypes.data,)) for a in (x, y)]
-    stretch = KernelSequence(compile_dispatch_loop(), rows, team, [False, True])
+    rows = [KernelRow(kernel.address, 64, (a.ctypes.data,), a is y) for a in (x, y)]
+    stretch = KernelSequence(compile_dispatch_loop(), rows, team)
     for _ in range(50):
         stretch.run()
         np.testing.assert_array_equal(x, 0)
@@ -67,7 +68,7 @@ def test_helpers_keep_off_the_core_of_the_calling_thread(tmp_path: Path, pinned:
         pytest.skip("there is one core")
     team = Team(2, sorted(allowed) if pinned else ())
     x = np.zeros(64, np.int64)
-    stretch = KernelSequence(compile_dispatch_loop(), [(kernel.address, 64, (x.ctypes.data,))], team)
+    stretch = KernelSequence(compile_dispatch_loop(), [KernelRow(kernel.address, 64, (x.ctypes.data,))], team)
     (helper,) = (t.native_id for t in team._members)
     assert helper is not None
     try:
@@ -88,7 +89,7 @@ def test_a_helper_sleeps_when_nothing_runs_and_is_woken_by_the_next_run(tmp_path
     team = Team(2)
     asleep = team.mailbox[driver.THREADS + driver.LINE + driver.ASLEEP :]
     stretch = KernelSequence(
-        compile_dispatch_loop(), [(copy.address, 64, (x.ctypes.data, y.ctypes.data))], team
+        compile_dispatch_loop(), [KernelRow(copy.address, 64, (x.ctypes.data, y.ctypes.data))], team
     )
     for _ in range(5):
         deadline = time.perf_counter() + 10
@@ -109,10 +110,10 @@ def test_a_helper_is_woken_before_there_is_work(tmp_path: Path) -> None:
     note = Compiler(tmp_path).compile(
         "tests.kernels.test_driver:note_thread", ("float32*",), takes_thread=True
     )
-    rows = [(note.address, 64, (x.ctypes.data,))]
-    KernelSequence(compile_dispatch_loop(), rows, team, shared=[False]).wake()
+    row = KernelRow(note.address, 64, (x.ctypes.data,))
+    KernelSequence(compile_dispatch_loop(), [row._replace(shared=False)], team).wake()
     assert asleep[0]
-    stretch = KernelSequence(compile_dispatch_loop(), rows, team)
+    stretch = KernelSequence(compile_dispatch_loop(), [row], team)
     deadline = time.perf_counter() + 10
     while asleep[0] and time.perf_counter() < deadline:
         stretch.wake()

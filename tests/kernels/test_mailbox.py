@@ -18,7 +18,8 @@ import pytest
 
 from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.kernel_sequence import KernelRow, KernelSequence
 
 MOST_STEPS = 20_000  # of an interleaving; a correct one of these sizes takes a few hundred
 SEEDS = 150
@@ -232,8 +233,10 @@ def test_real_threads_run_random_rows_once_and_in_order(tmp_path: Path) -> None:
     while time.monotonic() < deadline:
         team, count = rng.choice(teams), rng.randrange(1, 20)
         units = rng.choice((1, 2, 3, 64))
-        rows = [(kernel.address, units, (x.ctypes.data, row)) for row in range(count)]
-        sequence = KernelSequence(compiled, rows, team, [rng.random() < 0.8 for _ in rows])
+        rows = [
+            KernelRow(kernel.address, units, (x.ctypes.data, row), rng.random() < 0.8) for row in range(count)
+        ]
+        sequence = KernelSequence(compiled, rows, team)
         for _ in range(rng.randrange(1, 20)):
             x[:] = 0
             sequence.run()

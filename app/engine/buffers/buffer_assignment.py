@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from app.engine.buffers.alias import ALIGNMENT, AliasClasses, in_order
 from app.engine.core import graph
-from app.engine.core.calls import KernelCall, SubgraphCall, Workspace, body_bytes, unplanned_bodies
+from app.engine.core.calls import Jump, KernelCall, SubgraphCall, Workspace, body_bytes, unplanned_bodies
 from app.engine.core.group import Group
 from app.engine.core.placement import BufferAssignment, Scratch, Slice, Space, Storage
 from app.engine.core.plan import Choice, Compilation
@@ -126,7 +126,7 @@ def touched(group: Group, choice: Choice) -> tuple[ir.Value, ...]:
     for call in choice.calls:
         if isinstance(call, KernelCall):
             named += [a for a in call.arguments if type(a) is ir.Value]  # not a walk of its protocols
-        else:
+        elif not isinstance(call, Jump):
             named += [*call.inputs, *call.outputs]
     # An omitted optional output is a value without a name.
     return tuple(dict.fromkeys(v for v in named if v is not None and v.name))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.engine.core.calls import Body, HostCall
+from app.engine.core.calls import Body, planned_bodies
 from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
 
@@ -41,7 +41,7 @@ class Nested:
 def of_group(group: Group, compilation: Compilation) -> tuple[Body, ...]:
     """The planned bodies of a group's calls."""
     calls = compilation.plan.require("implementation")[group].calls
-    return tuple(b for c in calls if isinstance(c, HostCall) for b in c.bodies if b is not None)
+    return tuple(body for call in calls for body in planned_bodies(call))
 
 
 def walk(compilation: Compilation, around: Nested | None = None) -> Iterator[Nested]:

@@ -59,7 +59,15 @@ class Constant:
         return self.array.nbytes if self._nbytes < 0 else self._nbytes
 
 
-Argument: TypeAlias = ir.Value | Workspace | Constant | int
+@dataclass(frozen=True, slots=True)
+class BodyValue:
+    """An argument: an input or an output of a body, where the body has it."""
+
+    body: "Body"
+    value: ir.Value
+
+
+Argument: TypeAlias = ir.Value | Workspace | Constant | BodyValue | int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +185,38 @@ class RunBody(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Jump:
+    """Go on with another call of the step where an int64 in memory is `expected`, else with the next one.
+
+    Attributes:
+        flag: where the number is.
+        target: index among the calls of the step; their number for its end.
+    """
+
+    flag: Workspace
+    expected: int
+    target: int
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """What it reads."""
+        return (self.flag,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BodyCall:
+    """One turn of a body whose steps the compiled driver runs, each of them.
+
+    `inputs` are the values that `body.inputs` are positions among. What a body has of its own is copied by
+    calls of kernels before and after, see `BodyValue`.
+    """
+
+    body: Body
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[ir.Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class HostCall:
     """One call from Python, outside the compiled driver: the reference evaluator or a library.
 
@@ -232,7 +272,7 @@ class SubgraphCall:
     arena_nbytes: int
 
 
-Call: TypeAlias = KernelCall | HostCall | SubgraphCall
+Call: TypeAlias = KernelCall | Jump | BodyCall | HostCall | SubgraphCall
 
 
 class View(NamedTuple):
@@ -262,11 +302,22 @@ def workspace_bytes(calls: Iterable[Call], threads: int, alignment: int = 1) -> 
     return sum(-(-n // alignment) * alignment for n in (*found.values(), bodies))
 
 
+def planned_bodies(call: Call) -> tuple[Body, ...]:
+    """The bodies of a call that are programs of their own."""
+    if isinstance(call, BodyCall):
+        return (call.body,)
+    return tuple(b for b in call.bodies if b is not None) if isinstance(call, HostCall) else ()
+
+
 def body_bytes(calls: Iterable[Call]) -> int:
     """Bytes that the bodies of calls take, one of them at a time; of those that are evaluated, the least."""
-    host = [call for call in calls if isinstance(call, HostCall)]
-    planned = (b.nbytes for call in host for b in call.bodies if b is not None)
-    return max((*planned, *(nbytes for call in host for _, nbytes in call.evaluated)), default=0)
+    return max(
+        (
+            *(body.nbytes for call in calls for body in planned_bodies(call)),
+            *(nbytes for call in calls if isinstance(call, HostCall) for _, nbytes in call.evaluated),
+        ),
+        default=0,
+    )
 
 
 def unplanned_bodies(calls: Iterable[Call]) -> tuple[str, ...]:
@@ -275,7 +326,7 @@ def unplanned_bodies(calls: Iterable[Call]) -> tuple[str, ...]:
     for call in calls:
         if isinstance(call, HostCall):
             found += [f"{call.node.name}/{name}" for name, _ in call.evaluated]
-            for body in call.bodies:
-                inner = () if body is None else body.program.placement.unplanned
-                found += [f"{call.node.name}/{body.name}/{name}" for name in inner if body is not None]
+            for body in planned_bodies(call):
+                inner = body.program.placement.unplanned
+                found += [f"{call.node.name}/{body.name}/{name}" for name in inner]
     return tuple(found)

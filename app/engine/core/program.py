@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.engine.core.calls import Call, HostCall, KernelCall, SubgraphCall, Workspace
+from app.engine.core.calls import Call, HostCall, KernelCall, SubgraphCall, Workspace, planned_bodies
 from app.engine.core.group import Group
 from app.engine.core.placement import Placement
 from app.engine.core.plan import Choice, Compilation
@@ -44,7 +44,7 @@ class Step:
     @property
     def is_control_flow(self) -> bool:
         """True if it runs bodies that are planned."""
-        return any(isinstance(c, HostCall) and any(c.bodies) for c in self.calls)
+        return any(planned_bodies(c) for c in self.calls)
 
     @property
     def is_fallback(self) -> bool:
@@ -80,8 +80,8 @@ class Program:
     @property
     def has_library(self) -> bool:
         """True if a step, or one of a body, is run by an external library."""
-        bodies = (b for s in self.steps for c in s.calls if isinstance(c, HostCall) for b in c.bodies)
-        return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies if b)
+        bodies = (b for s in self.steps for c in s.calls for b in planned_bodies(c))
+        return any(s.is_library for s in self.steps) or any(b.program.has_library for b in bodies)
 
     @property
     def unexecuted(self) -> tuple[Step, ...]:

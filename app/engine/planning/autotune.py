@@ -35,7 +35,8 @@ from app.engine.types.layout import Layout, plain
 from app.engine.types.sparse_array import SparseArray
 from app.engine.types.storage import SparseFormat, StorageType, most_entries
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.kernel_sequence import KernelRow, KernelSequence
 from app.kernels.cpu.runtime.parallel import Request, helped
 
 Array = np.ndarray[Any, Any]
@@ -436,7 +437,7 @@ def sampler(
     for _ in range(min((around + own // 2) // own, COPIES) + 1 if own else 1):
         constants = iter(arrays)
         pairs = zip(kernels, calls, strict=True)
-        copies.append([(k.address, c.units, operands.arguments(c, constants)) for k, c in pairs])
+        copies.append([KernelRow(k.address, c.units, operands.arguments(c, constants)) for k, c in pairs])
     # The time of this thread alone, where it does all the work: other load does not count.
     clock = time.thread_time if context.threads == 1 else time.perf_counter
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core import bodies, graph
-from app.engine.core.calls import Constant, KernelCall
+from app.engine.core.calls import BodyCall, Call, Constant, Jump, KernelCall
 from app.engine.core.group import Group
 from app.engine.core.placement import PlacedBuffer, Placement
 from app.engine.core.plan import Choice, Compilation
@@ -256,7 +256,7 @@ def _weights_bytes(compilation: Compilation) -> int:
     for plan in (compilation, *(nested.compilation for nested in bodies.walk(compilation))):
         for choice in (plan.plan.implementation or {}).values():
             for call in choice.calls:
-                for held in call.arguments if isinstance(call, KernelCall) else call.inputs:
+                for held in call.arguments if isinstance(call, KernelCall | Jump) else call.inputs:
                     if isinstance(held, Constant):
                         arrays[id(held)] = held.nbytes
                     elif (
@@ -265,6 +265,14 @@ def _weights_bytes(compilation: Compilation) -> int:
                         # Bodies share the tensors of what they capture.
                         arrays[id(held.const_value)] = value_bytes(held, plan)
     return sum(arrays.values())
+
+
+def _call(call: Call) -> Json:
+    if isinstance(call, KernelCall):
+        return {"kernel": call.kernel, "units": call.units, "static": plain(call.static)}
+    if isinstance(call, Jump):
+        return {"jump": call.target, "if": call.expected}
+    return {"body": call.body.name} if isinstance(call, BodyCall) else {"host": call.function}
 
 
 def _step(index: int, group: Group, choice: Choice, around: str, parent: str | None) -> Json:
@@ -279,12 +287,7 @@ def _step(index: int, group: Group, choice: Choice, around: str, parent: str | N
         "implementation": choice.implementation.name,
         "backend": choice.implementation.backend,
         "seconds": finite(choice.seconds),
-        "calls": [
-            {"kernel": call.kernel, "units": call.units, "static": plain(call.static)}
-            if isinstance(call, KernelCall)
-            else {"host": call.function}
-            for call in choice.calls
-        ],
+        "calls": [_call(call) for call in choice.calls],
         "inplace": [[f"{around}{a.name}", f"{around}{b.name}"] for a, b in choice.inplace],
         "views": [[f"{around}{v.source.name}", f"{around}{v.view.name}", v.offset] for v in choice.views],
     }

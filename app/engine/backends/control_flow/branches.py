@@ -1,15 +1,17 @@
 """The row of If: branches are planned ahead, and the one that the condition names is run.
 
-The choice itself is Python. A branch that cannot be planned, because it does not fit the shapes of this plan
-more often than not, is left to the reference evaluator.
+The compiled driver chooses where kernels compute all of both branches, else Python does. A branch that
+cannot be planned, because it does not fit the shapes of this plan more often than not, is left to the
+reference evaluator.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import onnx_ir as ir
 
 from app.engine import reference
-from app.engine.backends.control_flow import subgraphs
+from app.engine.backends.control_flow import driver_calls, subgraphs
 from app.engine.core import graph
 from app.engine.core.calls import Body, Call, HostCall
 from app.engine.core.group import Group
@@ -17,7 +19,7 @@ from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 
 BRANCHES = ("then_branch", "else_branch")
-SECONDS = 5e-6  # of the choice and the copies into a branch and out of it
+SECONDS = 5e-6  # of a choice in Python, and the copies into a branch and out of it
 
 Run = Callable[[Sequence[object | None]], list[object]]
 
@@ -62,7 +64,8 @@ def _planned(node: ir.Node, context: PlanningContext) -> list[Program | str]:
     return found
 
 
-def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+def _lower(group: Group, context: PlanningContext, *, driven: bool = False) -> tuple[Call, ...]:
+    """`driven` if the compiled driver may choose."""
     node = group.anchor
     named = tuple(i for i, v in enumerate(node.outputs) if v.name)
     inputs = (node.inputs[0], *graph.captures(node))
@@ -73,18 +76,24 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     refused = [name for name, p in planned.items() if isinstance(p, str)]
     evaluated = reference.evaluated(node, refused) if refused else ()
     outputs = tuple(node.outputs[i] for i in named)
+    compiled = [b for b in bodies if b is not None and driver_calls.is_compiled(b.program)]
+    if driven and len(compiled) == len(bodies) and not any(map(graph.is_dynamic, outputs)):
+        return driver_calls.branch(node, compiled, inputs)
     return (HostCall(f"{__name__}:prepare", node, inputs, outputs, bodies, evaluated),)
 
 
-def _cost(group: Group, context: PlanningContext) -> float:
+def _cost(group: Group, context: PlanningContext, *, driven: bool = False) -> float:
     """That of the slower branch."""
-    programs = [p for p in _planned(group.anchor, context) if not isinstance(p, str)]
-    return SECONDS + max(p.seconds for p in programs)
+    slower = max(p.seconds for p in _planned(group.anchor, context) if not isinstance(p, str))
+    calls = _lower(group, context, driven=driven)
+    return slower + (driver_calls.seconds(calls, 1) if len(calls) > 1 else SECONDS)
 
 
 def rows(backend: str, prefix: str = "") -> tuple[Implementation, ...]:
-    """The row of If whose branches a backend runs."""
-    return (Implementation(f"{prefix}if.branches", "If", backend, _rejection, _lower, cost=_cost),)
+    """The row of If whose branches a backend runs; the compiled driver runs kernels of the CPU."""
+    driven = backend == "numba-cpu"
+    lower, cost = partial(_lower, driven=driven), partial(_cost, driven=driven)
+    return (Implementation(f"{prefix}if.branches", "If", backend, _rejection, lower, cost=cost),)
 
 
 IMPLEMENTATIONS = rows("numba-cpu")

@@ -1,20 +1,21 @@
 """The rows of Loop and Scan: the body is planned ahead, and run once a turn.
 
-The turns are Python; a body is a program in memory of its own, which reads what it captures where that is.
-What it carries is copied once a turn. Stacked outputs are written where they stay, if their length is known
-before the run.
+The compiled driver runs the turns where kernels compute all of the body, else they are Python. A body is a
+program in memory of its own, which reads what it captures where that is. What it carries is copied once a
+turn. Stacked outputs are written where they stay, if their length is known before the run.
 
 Source: ONNX operator specifications of Loop-25 and Scan-25.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.control_flow import subgraphs
+from app.engine.backends.control_flow import driver_calls, subgraphs
+from app.engine.backends.control_flow.driver_calls import FIRST
 from app.engine.core import graph
 from app.engine.core.calls import Body, Call, HostCall, RunBody
 from app.engine.core.group import Group
@@ -22,13 +23,13 @@ from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.model.shape_inference import tensor_rules
 
-FIRST = 2  # of the carried values of a Loop among the inputs, after the trip count and the condition
-SECONDS = 1e-5  # of the copies into a body and out of it
+SECONDS = 1e-5  # of a turn in Python: copies into a body and out of it
 TRIPS = 16  # where their number is known when the loop runs only
 ROOM = 16  # elements of a stack whose length is not known; doubled as they are used up
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[object | None]], list[object]]
+Cost: TypeAlias = Callable[[Group, PlanningContext], float]
 
 
 class _Stack:
@@ -181,7 +182,9 @@ def _turns(node: ir.Node) -> int:
     return TRIPS if trips is None else trips
 
 
-def _lower(function: str) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
+def _lower(function: str, *, driven: bool) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
+    """`driven` if the compiled driver may run the turns."""
+
     def lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         node = group.anchor
         program = _program(node, context)
@@ -191,27 +194,43 @@ def _lower(function: str) -> Callable[[Group, PlanningContext], tuple[Call, ...]
         body = Body("body", program, tuple(range(given)), tuple(range(made)), len(node.inputs), _turns(node))
         inputs = (*node.inputs, *subgraphs.captured(node))
         outputs = tuple(v for v in node.outputs if v.name)
-        return (HostCall(f"{__name__}:{function}", node, inputs, outputs, (body,)),)
+        if not (driven and driver_calls.is_compiled(program) and _has_known_length(node)):
+            return (HostCall(f"{__name__}:{function}", node, inputs, outputs, (body,)),)
+        if node.op_type == "Scan":
+            return driver_calls.scan(node, body, inputs, min(_lengths(node)))
+        return driver_calls.loop(node, body, inputs)
 
     return lower
 
 
-def _cost(group: Group, context: PlanningContext) -> float:
-    program = _program(group.anchor, context)
-    assert not isinstance(program, str)
-    return SECONDS + _turns(group.anchor) * (SECONDS + program.seconds)
+def _has_known_length(node: ir.Node) -> bool:
+    """True if it stacks nothing, or so many elements as the plan says, whatever the inputs are."""
+    if node.op_type == "Scan":
+        return True
+    stacks = node.outputs[len(node.inputs) - FIRST :]
+    return not any(v.name for v in stacks) or tensor_rules.trip_count(node) is not None
+
+
+def _cost(lower: Callable[[Group, PlanningContext], tuple[Call, ...]]) -> Cost:
+    def cost(group: Group, context: PlanningContext) -> float:
+        program, turns = _program(group.anchor, context), _turns(group.anchor)
+        assert not isinstance(program, str)
+        calls = lower(group, context)
+        if len(calls) > 1:
+            return driver_calls.seconds(calls, turns) + turns * program.seconds
+        return SECONDS + turns * (SECONDS + program.seconds)
+
+    return cost
 
 
 def rows(backend: str, prefix: str = "") -> tuple[Implementation, ...]:
-    """The rows of Loop and Scan whose bodies a backend runs."""
-    return (
-        Implementation(
-            f"{prefix}loop.body", "Loop", backend, _loop_rejection, _lower("prepare_loop"), cost=_cost
-        ),
-        Implementation(
-            f"{prefix}scan.body", "Scan", backend, _scan_rejection, _lower("prepare_scan"), cost=_cost
-        ),
-    )
+    """The rows of Loop and Scan whose bodies a backend runs; the compiled driver runs kernels of the CPU."""
+    found = []
+    for op, rejection in (("Loop", _loop_rejection), ("Scan", _scan_rejection)):
+        lower = _lower(f"prepare_{op.lower()}", driven=backend == "numba-cpu")
+        name = f"{prefix}{op.lower()}.body"
+        found.append(Implementation(name, op, backend, rejection, lower, cost=_cost(lower)))
+    return tuple(found)
 
 
 IMPLEMENTATIONS = rows("numba-cpu")

@@ -53,12 +53,16 @@ class BodyRunner:
                 place[...] = value
         return self._run()
 
-    def _run(self) -> list[object]:
+    def turn(self) -> None:
+        """Run it once on what lies in its memory."""
         if self.timed:
             turn = self.executor.timed_run()
             self.seconds = [a + b for a, b in zip(self.seconds, turn, strict=True)]
         else:
             self.executor.step()
+
+    def _run(self) -> list[object]:
+        self.turn()
         return [
             self.executor.held(value) if place is None else place.copy() if shared else place
             for value, place, shared in self._outputs

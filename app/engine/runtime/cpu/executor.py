@@ -1,6 +1,7 @@
 """A program bound to the memory of a CPU: sequences of compiled kernels, host calls between them."""
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.calls import Body, Constant, HostCall, KernelCall, RunBody, Workspace
+from app.engine.core.calls import Body, BodyCall, BodyValue, Constant, HostCall, Workspace
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.body_runner import BodyRunner
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
+from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, shares, step_rows, walk
 from app.engine.runtime.executor import (
     POISON,
     Array,
@@ -27,9 +29,9 @@ from app.engine.runtime.executor import (
 from app.engine.types.errors import KernelError
 from app.engine.types.layout import to_physical
 from app.engine.types.sparse_array import SparseArray
-from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, resolve
-from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
-from app.kernels.cpu.runtime.parallel import Request, helped
+from app.kernels.cpu.runtime.compiler import Compiler, resolve
+from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.kernel_sequence import JumpRow, KernelRow, KernelSequence
 
 # Predicted time of a step on all threads below which one thread runs it: to meet costs about a microsecond.
 MIN_SHARED_SECONDS = 1e-6
@@ -49,23 +51,6 @@ class Surroundings:
     arena: Array
     roots: Mapping[ir.Value, Array]
     team: Team
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Steps first..last (half-open) that run together: one sequence of kernels, or one host call.
-
-    Attributes:
-        work: runs all of it.
-        sequence: of kernels; None for a host call.
-        calls: of each step, half-open positions in the sequence.
-    """
-
-    first: int
-    last: int
-    work: Callable[[], None]
-    sequence: KernelSequence | None = None
-    calls: tuple[tuple[int, int], ...] = ((0, 0),)
 
 
 class Executor(ProgramExecutor):
@@ -105,11 +90,12 @@ class Executor(ProgramExecutor):
         self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
         self._bodies: dict[str, BodyRunner] = {}  # by path
+        self._driven: dict[Body, BodyRunner] = {}  # those that the compiled driver runs
         self._alone: Callable[[Mapping[str, object]], dict[str, object]] | None = None
         self._compiler = compiler
         self._owns_team = around is None
         self._team = Team(program.compilation.options.threads, cores) if around is None else around.team
-        self._kernels = _compiled(program, compiler, progress)
+        self._kernels = compiled(program, compiler, progress)
         self._dispatch_loop = compile_dispatch_loop()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
@@ -270,11 +256,29 @@ class Executor(ProgramExecutor):
         """Seconds of every step in one run; bodies are timed as before."""
         seconds: list[float] = []
         for segment in self._segments:
+            timed = [i for i in range(segment.first, segment.last) if self._is_timed(self.program.steps[i])]
+            if segment.sequence is not None and timed:
+                seconds += self._timed_bodies(segment, segment.sequence, timed)
+                continue
             started = time.perf_counter()
             segment.work()
             elapsed = time.perf_counter() - started
-            shares = [1.0] if segment.sequence is None else _shares(segment, segment.sequence)
-            seconds += [share * elapsed for share in shares]
+            parts = [1.0] if segment.sequence is None else shares(segment, segment.sequence)
+            seconds += [part * elapsed for part in parts]
+        return seconds
+
+    def _is_timed(self, step: Step) -> bool:
+        return any(isinstance(c, BodyCall) and self._driven[c.body].timed for c in step.calls)
+
+    def _timed_bodies(self, segment: Segment, sequence: KernelSequence, timed: Sequence[int]) -> list[float]:
+        """Seconds of steps of which some have timed bodies: these run once more, call by call."""
+        seconds = []
+        for index, (first, last) in zip(range(segment.first, segment.last), segment.calls, strict=True):
+            if index in timed:
+                self._walk(self.program.steps[index], segment)
+            started = time.perf_counter()
+            sequence.run(first, last)
+            seconds.append(time.perf_counter() - started)
         return seconds
 
     def seconds_alone(self, clock: Callable[[], float]) -> list[float]:
@@ -319,6 +323,8 @@ class Executor(ProgramExecutor):
             if id(argument) not in self._packed:
                 self._packed[id(argument)] = self._weights.keep(argument.array)
             return int(self._packed[id(argument)].ctypes.data)
+        if isinstance(argument, BodyValue):
+            return self._driven[argument.body].executor._address(argument.value, step)
         assert isinstance(argument, ir.Value)
         base, offset = self._memory(argument)
         return int(base.ctypes.data) + offset
@@ -331,27 +337,39 @@ class Executor(ProgramExecutor):
                 work = self._library_step(steps[0]) if steps[0].is_library else self._host_step(steps[0])
                 segments.append(Segment(first, last, work))
                 continue
-            kernels: list[tuple[int, int, tuple[int, ...]]] = []
-            shared: list[bool] = []
-            ranges = []
-            for step in steps:
-                begin = len(kernels)
-                for call in step.calls:
-                    assert isinstance(call, KernelCall)
-                    kernel = self._kernels[call.kernel, call.types, call.static, call.takes_thread]
-                    numbers = tuple(self._address(a, step) for a in call.arguments)
-                    kernels.append((kernel.address, call.units, numbers))
-                    shared.append(step.choice.seconds >= MIN_SHARED_SECONDS)
-                ranges.append((begin, len(kernels)))
-            sequence = KernelSequence(self._dispatch_loop, kernels, self._team, shared)
-            segments.append(Segment(first, last, sequence.run, sequence, tuple(ranges)))
+            found = tuple(map(self._step_rows, steps))
+            sequence = KernelSequence(self._dispatch_loop, [r for s in found for r in s.rows], self._team)
+            ends = (0, *itertools.accumulate(len(s.rows) for s in found))
+            ranges = tuple(itertools.pairwise(ends))
+            segments.append(Segment(first, last, sequence.run, sequence, ranges, found))
         return tuple(segments)
+
+    @property
+    def rows(self) -> tuple[KernelRow | JumpRow, ...]:
+        """Rows of all steps, none of which runs on the host."""
+        return tuple(r for segment in self._segments for step in segment.steps for r in step.rows)
+
+    def _step_rows(self, step: Step) -> StepRows:
+        for call in step.calls:
+            if isinstance(call, BodyCall):
+                self._driven[call.body] = self._body(call.body, call.inputs, step)
+        address = functools.partial(self._address, step=step)
+        shared = step.choice.seconds >= MIN_SHARED_SECONDS
+        rows_of_body = lambda body: self._driven[body].executor.rows  # noqa: E731
+        return step_rows(step.calls, self._kernels, address, rows_of_body, shared=shared)
+
+    def _walk(self, step: Step, segment: Segment) -> None:
+        """Run a step of a sequence; its bodies are programs by themselves, poisoned or timed as this one."""
+        assert segment.sequence is not None
+        at = step.index - segment.first
+        begin = segment.calls[at][0]
+        walk(step.calls, segment.steps[at], segment.sequence, begin, lambda body: self._driven[body].turn())
 
     def _host_step(self, step: Step) -> Callable[[], None]:
         calls = []
         for call in step.calls:
             assert isinstance(call, HostCall)
-            bodies = [self._body(b, call, step) for b in call.bodies]
+            bodies = [None if b is None else self._body(b, call.inputs, step) for b in call.bodies]
             places = [self.place_of(v) for v in call.outputs]
             given = [[self._kernels[k].function for k in call.kernels]] if call.kernels else []
             function = resolve(call.function)(call.node, *([bodies, places] if bodies else given))
@@ -391,10 +409,8 @@ class Executor(ProgramExecutor):
         fixed = graph.constant(value)
         return self.place_of(value) if fixed is None else fixed
 
-    def _body(self, body: Body | None, call: HostCall, step: Step) -> RunBody | None:
+    def _body(self, body: Body, inputs: Sequence[ir.Value | None], step: Step) -> BodyRunner:
         """A body on the threads of this program, in the part of its arena that the step has for it."""
-        if body is None:
-            return None
         offset = self.program.placement.bodies.get(step.group, 0)
         arena = self._arena[offset : offset + body.nbytes]
         roots = {v: arena[start : start + nbytes] for v, (start, nbytes) in body.places.items()}
@@ -402,7 +418,7 @@ class Executor(ProgramExecutor):
             body.program.compilation.graph.inputs[body.own :], body.inputs[body.own :], strict=True
         )
         for value, position in captured:
-            outer = call.inputs[position]
+            outer = inputs[position]
             assert outer is not None
             base, start = self._memory(outer)
             roots[value] = base[start : start + graph.nbytes(outer)]
@@ -445,17 +461,19 @@ class Executor(ProgramExecutor):
         for (segment, index, calls), (stale, free) in zip(steps, unowned(self._live, self._arena.size)):
             for part in stale:
                 self._arena[part] = POISON
-            if segment.sequence is not None:
+            step = self.program.steps[index]
+            if segment.sequence is not None and step.is_control_flow:
+                self._walk(step, segment)
+            elif segment.sequence is not None:
                 segment.sequence.run(*calls)
             else:
                 segment.work()
             for part in free:
                 astray = self._arena[part] != POISON
                 if astray.any():
-                    name = self.program.steps[index].group.name
                     raise KernelError(
-                        f"step {index} {name!r} wrote byte {part.start + astray.argmax()} of the arena, "
-                        "which belongs to no buffer that lives then"
+                        f"step {index} {step.group.name!r} wrote byte {part.start + astray.argmax()} of the "
+                        "arena, which belongs to no buffer that lives then"
                     )
             for array, padded in self._lanes[index]:
                 array[padded] = np.nan
@@ -466,26 +484,3 @@ def _fill(place: Array, array: Array) -> None:
     """Copy an input, unless it is what `peek` gave: a cache that was written in place."""
     if place.nbytes < MIN_WAKING_BYTES or array.__array_interface__ != place.__array_interface__:
         place[...] = array
-
-
-def _compiled(
-    program: Program, compiler: Compiler, progress: Callable[[int, int], None]
-) -> dict[Request, CompiledKernel]:
-    """Kernels of a program by what was asked of the compiler."""
-    kernels = {}
-    with helped(compiler, program.kernels):
-        for done, key in enumerate(program.kernels):
-            progress(done, len(program.kernels))
-            name, types, static, takes_thread = key
-            try:
-                kernels[key] = compiler.compile(name, types, static, takes_thread=takes_thread)
-            except Exception as cause:  # any failure of the compiler is the kernel's
-                raise KernelError(f"kernel {name!r} for {types} does not compile: {cause}") from cause
-    return kernels
-
-
-def _shares(segment: Segment, sequence: KernelSequence) -> list[float]:
-    """Fraction of a sequence's time that each of its steps took."""
-    ticks = sequence.ticks
-    total = max(float(ticks[segment.calls[-1][1]] - ticks[0]), 1.0)
-    return [float(ticks[last] - ticks[first]) / total for first, last in segment.calls]

@@ -3,7 +3,9 @@
 One row is ROW int64 numbers: address, arity, units, offset of the first argument in the argument
 table, shared. A kernel is called with its own number of arguments, chosen by a switch, and with the
 number of the thread: the conventions of x86-64 and of 64-bit ARM let a function ignore its last
-arguments, and half as many cases compile in half the time.
+arguments, and half as many cases compile in half the time. A row of arity JUMP goes on elsewhere where an
+int64 in memory, whose address is its argument, is as expected: displacement, JUMP, expected, offset of the
+argument, 0.
 
 The calling thread walks; it publishes the rows that are shared, and the other threads help. The
 units of such a row are cut into one share a thread. Every thread takes its own share first and
@@ -61,6 +63,7 @@ from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import typed
 
 ROW = 5  # numbers a row
+JUMP = -1  # arity of a row that goes on elsewhere
 MAX_ARITY = 48  # arguments of a kernel, begin, end and thread not counted
 SPINS = 4000  # before the calling thread, waiting for a helper, yields its core
 # Looks of a helper for work before it sleeps while nothing runs, some 40 ns each. It never yields:
@@ -282,8 +285,13 @@ def _run_leader(mailbox, threads, rows, arguments, first, last, ticks):
     ticks[first] = _ticks()
     _store(mailbox, RUNNING, 1)
     _woken(mailbox, threads)
-    for index in range(first, last):
+    index = first
+    while index < last:
         row = at(rows, index * ROW)
+        if row[1] == JUMP:
+            index += row[0] if pointer(arguments[row[3]])[0] == row[2] else 1
+            ticks[index] = _ticks()
+            continue
         if threads > 1 and row[4]:
             number = mailbox[SEQUENCE] + 1
             mailbox[ROW_AT] = address(row)
@@ -299,7 +307,8 @@ def _run_leader(mailbox, threads, rows, arguments, first, last, ticks):
                 turn += 1
         else:
             _run_share(row, arguments, 0, 1, 0)
-        ticks[index + 1] = _ticks()
+        index += 1
+        ticks[index] = _ticks()
     _store(mailbox, RUNNING, 0)
 
 
@@ -441,60 +450,3 @@ class Team:
         self.wake()
         for member in self._members:
             member.join()
-
-
-class KernelSequence:
-    """Consecutive kernel rows that run without returning to Python.
-
-    Attributes:
-        ticks: time stamp counter of the last run: [i] before row i, [i + 1] after it.
-    """
-
-    def __init__(
-        self,
-        dispatch_loop: Any,
-        rows: Sequence[tuple[int, int, tuple[int, ...]]],
-        team: Team,
-        shared: Sequence[bool] | None = None,
-    ) -> None:
-        """`rows`: (address, units, arguments); `shared`: those that are worth helping with."""
-        table = np.zeros((max(len(rows), 1), ROW), np.int64)
-        arguments: list[int] = []
-        for i, (target, units, numbers) in enumerate(rows):
-            if len(numbers) > MAX_ARITY:
-                raise ValueError(f"a kernel takes at most {MAX_ARITY} arguments, found {len(numbers)}")
-            shares = units > 1 and (shared is None or shared[i])
-            table[i] = target, len(numbers), units, len(arguments), shares
-            arguments.extend(numbers)
-        self._dispatch_loop = dispatch_loop
-        self._team = team
-        self._count = len(rows)
-        self._rows = table
-        self._arguments = np.array(arguments or [0], np.int64)
-        self._helped = team.threads > 1 and bool(table[:, 4].any())
-        self.ticks = np.zeros(len(rows) + 1, np.int64)
-        self._control = np.array(
-            [
-                *(team.mailbox.ctypes.data, team.threads if self._helped else 1),
-                *(self._rows.ctypes.data, self._arguments.ctypes.data),
-                *(0, self._count, self.ticks.ctypes.data),
-            ],
-            np.int64,
-        )
-        self._part = self._control.copy()  # of a run that leaves rows out
-        self._all = ctypes.c_int64(self._control.ctypes.data)
-
-    def wake(self) -> None:
-        """Wake the helpers, if any row is shared: it will be run soon."""
-        if self._helped:
-            self._team.wake()
-
-    def run(self, first: int = 0, last: int | None = None) -> None:
-        """Run rows first..last, half-open."""
-        if self._helped:
-            self._team.make_way()
-        if first == 0 and last is None:
-            self._dispatch_loop(self._all)
-            return
-        self._part[4:6] = first, self._count if last is None else last
-        self._dispatch_loop(self._part.ctypes.data)

@@ -11,7 +11,8 @@ from numba import types
 
 from app.kernels.cpu.codegen.instructions import Vectors, repeat, typed
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import KernelSequence, Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
+from app.kernels.cpu.runtime.kernel_sequence import KernelRow, KernelSequence
 
 CHAINS = 12  # more than latency times issue rate (4 x 2) and fewer than the registers
 TURNS = 1 << 20
@@ -61,7 +62,7 @@ def peak_flops(compiler: Compiler, lanes: int, threads: int, cores: tuple[int, .
     x, y = np.full(1, 1e-3, np.float32), np.zeros(lanes * threads, np.float32)
     arguments = (x.ctypes.data, y.ctypes.data, TURNS)
     team = Team(threads, cores)
-    stretch = KernelSequence(compile_dispatch_loop(), [(kernel.address, threads, arguments)], team)
+    stretch = KernelSequence(compile_dispatch_loop(), [KernelRow(kernel.address, threads, arguments)], team)
     best = float("inf")
     for _ in range(REPEATS):
         started = time.perf_counter()

@@ -1,7 +1,7 @@
 """Calls of kernels, libraries and the host, and their arguments: what a program runs."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -162,6 +162,13 @@ class Body:
                 found[value] = start, at.nbytes
                 end = start + at.nbytes
         return found
+
+    def captured(self, inputs: Sequence[ir.Value | None]) -> Iterator[tuple[ir.Value, ir.Value]]:
+        """Its inputs that lie where the program around it has them, each with that of the call."""
+        inner = self.program.compilation.graph.inputs
+        for value, position in zip(inner[self.own :], self.inputs[self.own :], strict=True):
+            if (outer := inputs[position]) is not None:
+                yield value, outer
 
     @property
     def nbytes(self) -> int:

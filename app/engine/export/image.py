@@ -6,18 +6,31 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.calls import (
+    Argument,
+    Body,
+    BodyCall,
+    BodyValue,
+    Constant,
+    Jump,
+    KernelCall,
+    Workspace,
+    planned_bodies,
+)
 from app.engine.core.program import Program, Step
 from app.engine.runtime.cpu.executor import MIN_SHARED_SECONDS
 from app.engine.runtime.cpu.memory import ALIGNMENT
+from app.engine.runtime.cpu.rows import flattened
 from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
+from app.kernels.cpu.runtime.driver import JUMP
 from app.kernels.cpu.runtime.parallel import Request
 from app.kernels.library.processor_features import required
 
@@ -42,6 +55,15 @@ class Row:
     arguments: tuple[Place, ...]
     units: int
     shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JumpRow:
+    """Go on `displacement` rows from here if the int64 at a place is `expected`, else with the next row."""
+
+    displacement: int
+    arguments: tuple[Place]
+    expected: int
 
 
 class Blob:
@@ -74,7 +96,7 @@ class Image:
 
     program: Program
     symbols: Mapping[Request, str]
-    rows: tuple[Row, ...]
+    rows: tuple[Row | JumpRow, ...]
     weights: Blob
     buffer_bytes: int
     inputs: tuple[tuple[ir.Value, Place], ...]
@@ -93,11 +115,7 @@ def image(program: Program) -> Image:
 
 def rejections(program: Program) -> list[str]:
     """Reasons why a program cannot leave Python, one a step or value."""
-    found = [
-        f"node {step.group.name!r} ({step.group.op}) runs in {'a library' if step.is_library else 'Python'}"
-        for step in program.steps
-        if step.is_host
-    ]
+    found = _host_steps(program)
     model = program.compilation.graph
     for value in (*model.inputs, *model.outputs):
         kind = value.dtype
@@ -108,6 +126,20 @@ def rejections(program: Program) -> list[str]:
     found += [
         f"input {value.name!r} is given sparse" for value in model.inputs if sparse_format(program, value)
     ]
+    return found
+
+
+def _host_steps(program: Program, around: str = "") -> list[str]:
+    """Reasons of steps that no compiled driver runs; of control flow those within, if there are any."""
+    found: list[str] = []
+    for step in (s for s in program.steps if s.is_host):
+        path = around + step.group.name
+        bodies = [body for call in step.calls for body in planned_bodies(call)]
+        inner = [reason for b in bodies for reason in _host_steps(b.program, f"{path}/{b.name}/")]
+        where = "a library" if step.is_library else "Python"
+        if bodies and not inner:
+            where += ", for a run alone tells the sizes of its results"
+        found += inner or [f"node {path!r} ({step.group.op}) runs in {where}"]
     return found
 
 
@@ -130,36 +162,73 @@ def _check(program: Program) -> None:
 
 
 class _Imaging:
-    def __init__(self, program: Program) -> None:
+    """A program in the memories of an instance; a body lies in those of the program around it.
+
+    Args:
+        program: whose rows are made.
+        around: of the program that has it as a body.
+        arena: where its arena begins in that of the whole.
+        roots: places of inputs and outputs that the program around it has.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        around: "_Imaging | None" = None,
+        arena: int = 0,
+        roots: Mapping[ir.Value, Place] = MappingProxyType({}),
+    ) -> None:
         self._program = program
-        self._symbols = {request: f"stowplan_kernel_{n}" for n, request in enumerate(program.kernels)}
-        self._weights = Blob()
+        self._arena = arena
+        self._roots = dict(roots)
+        self._bodies: dict[Body, _Imaging] = {}
+        self._symbols: dict[Request, str] = {} if around is None else around._symbols
+        self._weights: Blob = Blob() if around is None else around._weights
         self._packed: dict[int, int] = {}  # offsets by the identity of a Constant
-        self._constants: dict[ir.Value, int] = {}
-        self._buffers: dict[ir.Value, int] = {}
         self._buffer_bytes = 0
 
     def image(self) -> Image:
         model = self._program.compilation.graph
-        rows = tuple(row for step in self._program.steps for row in self._rows(step))
+        rows = tuple(self._all_rows())
         inputs = tuple((v, self._place(v)) for v in model.inputs)
         outputs = tuple((v, self._place(v)) for v in model.outputs)
         return Image(self._program, self._symbols, rows, self._weights, self._buffer_bytes, inputs, outputs)
 
-    def _rows(self, step: Step) -> Iterable[Row]:
+    def _all_rows(self) -> Sequence[Row | JumpRow]:
+        return [row for step in self._program.steps for row in self._rows(step)]
+
+    def _rows(self, step: Step) -> Sequence[Row | JumpRow]:
         worth = step.choice.seconds >= MIN_SHARED_SECONDS
         for call in step.calls:
-            assert isinstance(call, KernelCall)
+            if isinstance(call, BodyCall):
+                self._bodies[call.body] = self._body(call, step)
+
+        def kernel_row(call: KernelCall) -> Row | JumpRow:
+            symbol = self._symbols.setdefault(call.request, f"stowplan_kernel_{len(self._symbols)}")
             places = tuple(self._argument(a, step) for a in call.arguments)
-            yield Row(self._symbols[call.request], places, call.units, call.units > 1 and worth)
+            return Row(symbol, places, call.units, call.units > 1 and worth)
+
+        def jump_row(call: Jump, displacement: int) -> Row | JumpRow:
+            return JumpRow(displacement, (self._argument(call.flag, step),), call.expected)
+
+        return flattened(step.calls, kernel_row, jump_row, lambda body: self._bodies[body]._all_rows())[0]
+
+    def _body(self, call: BodyCall, step: Step) -> "_Imaging":
+        body = call.body
+        arena = self._arena + self._program.placement.bodies.get(step.group, 0)
+        roots = {v: Place(ARENA, arena + start) for v, (start, _) in body.places.items()}
+        roots |= {value: self._place(outer) for value, outer in body.captured(call.inputs)}
+        return _Imaging(body.program, self, arena, roots)
 
     def _argument(self, argument: Argument, step: Step) -> Place:
         if isinstance(argument, Workspace):
-            return Place(ARENA, step.workspaces[id(argument)])
+            return Place(ARENA, self._arena + step.workspaces[id(argument)])
         if isinstance(argument, Constant):
             if id(argument) not in self._packed:
                 self._packed[id(argument)] = self._weights.put(argument.array)
             return Place(WEIGHTS, self._packed[id(argument)])
+        if isinstance(argument, BodyValue):
+            return self._bodies[argument.body]._place(argument.value)
         if isinstance(argument, ir.Value):
             return self._place(argument)
         return Place(NUMBER, int(argument))
@@ -167,17 +236,17 @@ class _Imaging:
     def _place(self, value: ir.Value) -> Place:
         location = self._program.placement.values[value]
         if location.space == "arena":
-            return Place(ARENA, location.offset)
+            return Place(ARENA, self._arena + location.offset)
         root = location.root if location.root is not None else value
-        fixed = graph.constant(root)
-        if fixed is not None:
-            if root not in self._constants:
-                self._constants[root] = self._weights.put(fixed)
-            return Place(WEIGHTS, self._constants[root] + location.offset)
-        if root not in self._buffers:
-            self._buffers[root] = self._buffer_bytes
-            self._buffer_bytes += -(-graph.nbytes(root) // ALIGNMENT) * ALIGNMENT
-        return Place(BUFFERS, self._buffers[root] + location.offset)
+        if root not in self._roots:
+            fixed = graph.constant(root)
+            if fixed is None:
+                self._roots[root] = Place(BUFFERS, self._buffer_bytes)
+                self._buffer_bytes += -(-graph.nbytes(root) // ALIGNMENT) * ALIGNMENT
+            else:
+                self._roots[root] = Place(WEIGHTS, self._weights.put(fixed))
+        found = self._roots[root]
+        return Place(found.space, found.offset + location.offset)
 
 
 def described(value: ir.Value) -> dict[str, object]:
@@ -205,7 +274,10 @@ def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str
     arguments = [place for row in image.rows for place in row.arguments]
     rows, first = [], 0
     for row in image.rows:
-        rows += [number[row.kernel], len(row.arguments), row.units, first, int(row.shared)]
+        if isinstance(row, JumpRow):
+            rows += [row.displacement, JUMP, row.expected, first, 0]
+        else:
+            rows += [number[row.kernel], len(row.arguments), row.units, first, int(row.shared)]
         first += len(row.arguments)
     text = _Assembly()
     pointers = [

@@ -12,7 +12,7 @@
 #define API __attribute__((visibility("default")))
 
 /* Pieces of the mailbox: see `app.kernels.cpu.runtime.driver`. */
-enum { LINE = 16, STOPPED = 2 * LINE + 1, THREADS = 3 * LINE, GATE = 32, CONDITION = 16, ROW = 5 };
+enum { LINE = 16, STOPPED = 2 * LINE + 1, THREADS = 3 * LINE, GATE = 32, CONDITION = 16, ROW = 5, JUMP = -1 };
 enum { MARGIN = 4096, HUGE_PAGE = 2 << 20, CACHE_LINE = 64, MAX_THREADS = 256, NO_CORE = -1 };
 
 struct stowplan {
@@ -168,7 +168,7 @@ static void write_tables(stowplan *s) {
         s->arguments[i] = p->argument[i].offset + (int64_t)(intptr_t)s->base[p->argument[i].space];
     for (int64_t i = 0; i < p->rows * ROW; i++) s->rows[i] = p->row[i];
     for (int64_t i = 0; i < p->rows; i++) {
-        s->rows[i * ROW] = (int64_t)(intptr_t)p->kernel[p->row[i * ROW]];
+        if (p->row[i * ROW + 1] != JUMP) s->rows[i * ROW] = (int64_t)(intptr_t)p->kernel[p->row[i * ROW]];
         s->helped |= s->threads > 1 && p->row[i * ROW + 4];
     }
     for (int i = 0; i < s->threads; i++) s->mailbox[THREADS + i * LINE] = 1; /* asleep */

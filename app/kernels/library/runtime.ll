@@ -163,14 +163,14 @@ declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
 define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
   %4 = alloca [4 x i32], align 16
   %5 = icmp eq ptr %0, null
-  br i1 %5, label %285, label %6
+  br i1 %5, label %291, label %6
 
 6:                                                ; preds = %3
   store ptr null, ptr %0, align 8, !tbaa !16
   %7 = icmp ugt i32 %2, 3
   %8 = icmp slt i32 %1, 0
   %9 = or i1 %8, %7
-  br i1 %9, label %285, label %10
+  br i1 %9, label %291, label %10
 
 10:                                               ; preds = %6
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #15
@@ -236,13 +236,13 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 55:                                               ; preds = %22, %28, %49
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
-  br label %285
+  br label %291
 
 56:                                               ; preds = %49, %46
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
   %57 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #16
   %58 = icmp eq ptr %57, null
-  br i1 %58, label %285, label %59
+  br i1 %58, label %291, label %59
 
 59:                                               ; preds = %56
   %60 = icmp ne i32 %1, 0
@@ -353,7 +353,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 135:                                              ; preds = %102, %131
   tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
-  br label %285
+  br label %291
 
 136:                                              ; preds = %131
   %137 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 1
@@ -427,8 +427,8 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %184 = add nuw i64 %173, 1
   br label %172, !llvm.loop !47
 
-185:                                              ; preds = %209, %175
-  %186 = phi i64 [ %214, %209 ], [ 0, %175 ]
+185:                                              ; preds = %215, %175
+  %186 = phi i64 [ %220, %215 ], [ 0, %175 ]
   %187 = icmp eq i64 %186, %178
   br i1 %187, label %188, label %193
 
@@ -437,150 +437,160 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %190 = tail call i32 @llvm.smax.i32(i32 %189, i32 0)
   %191 = zext i32 %190 to i64
   %192 = load ptr, ptr %141, align 8, !tbaa !3
-  br label %215
+  br label %221
 
 193:                                              ; preds = %185
   %194 = mul nsw i64 %186, 5
-  %195 = getelementptr inbounds i64, ptr %158, i64 %194
-  %196 = load i64, ptr %195, align 8, !tbaa !13
-  %197 = getelementptr inbounds ptr, ptr %176, i64 %196
-  %198 = load ptr, ptr %197, align 8, !tbaa !16
-  %199 = ptrtoint ptr %198 to i64
-  %200 = load ptr, ptr %143, align 8, !tbaa !40
-  %201 = getelementptr inbounds i64, ptr %200, i64 %194
-  store i64 %199, ptr %201, align 8, !tbaa !13
-  %202 = load i32, ptr %57, align 8, !tbaa !32
-  %203 = icmp sgt i32 %202, 1
-  br i1 %203, label %204, label %209
+  %195 = add nuw nsw i64 %194, 1
+  %196 = getelementptr inbounds i64, ptr %158, i64 %195
+  %197 = load i64, ptr %196, align 8, !tbaa !13
+  %198 = icmp eq i64 %197, -1
+  br i1 %198, label %207, label %199
 
-204:                                              ; preds = %193
-  %205 = add nuw nsw i64 %194, 4
-  %206 = getelementptr inbounds i64, ptr %158, i64 %205
-  %207 = load i64, ptr %206, align 8, !tbaa !13
-  %208 = icmp ne i64 %207, 0
-  br label %209
+199:                                              ; preds = %193
+  %200 = getelementptr inbounds i64, ptr %158, i64 %194
+  %201 = load i64, ptr %200, align 8, !tbaa !13
+  %202 = getelementptr inbounds ptr, ptr %176, i64 %201
+  %203 = load ptr, ptr %202, align 8, !tbaa !16
+  %204 = ptrtoint ptr %203 to i64
+  %205 = load ptr, ptr %143, align 8, !tbaa !40
+  %206 = getelementptr inbounds i64, ptr %205, i64 %194
+  store i64 %204, ptr %206, align 8, !tbaa !13
+  br label %207
 
-209:                                              ; preds = %204, %193
-  %210 = phi i1 [ false, %193 ], [ %208, %204 ]
-  %211 = zext i1 %210 to i32
-  %212 = load i32, ptr %177, align 8, !tbaa !48
-  %213 = or i32 %212, %211
-  store i32 %213, ptr %177, align 8, !tbaa !48
-  %214 = add nuw i64 %186, 1
+207:                                              ; preds = %199, %193
+  %208 = load i32, ptr %57, align 8, !tbaa !32
+  %209 = icmp sgt i32 %208, 1
+  br i1 %209, label %210, label %215
+
+210:                                              ; preds = %207
+  %211 = add nuw nsw i64 %194, 4
+  %212 = getelementptr inbounds i64, ptr %158, i64 %211
+  %213 = load i64, ptr %212, align 8, !tbaa !13
+  %214 = icmp ne i64 %213, 0
+  br label %215
+
+215:                                              ; preds = %210, %207
+  %216 = phi i1 [ false, %207 ], [ %214, %210 ]
+  %217 = zext i1 %216 to i32
+  %218 = load i32, ptr %177, align 8, !tbaa !48
+  %219 = or i32 %218, %217
+  store i32 %219, ptr %177, align 8, !tbaa !48
+  %220 = add nuw i64 %186, 1
   br label %185, !llvm.loop !49
 
-215:                                              ; preds = %218, %188
-  %216 = phi i64 [ 0, %188 ], [ %223, %218 ]
-  %217 = icmp eq i64 %216, %191
-  br i1 %217, label %224, label %218
+221:                                              ; preds = %224, %188
+  %222 = phi i64 [ 0, %188 ], [ %229, %224 ]
+  %223 = icmp eq i64 %222, %191
+  br i1 %223, label %230, label %224
 
-218:                                              ; preds = %215
-  %219 = shl i64 %216, 4
-  %220 = add nuw nsw i64 %219, 48
-  %221 = and i64 %220, 4294967280
-  %222 = getelementptr inbounds i64, ptr %192, i64 %221
-  store i64 1, ptr %222, align 8, !tbaa !13
-  %223 = add nuw nsw i64 %216, 1
-  br label %215, !llvm.loop !50
+224:                                              ; preds = %221
+  %225 = shl i64 %222, 4
+  %226 = add nuw nsw i64 %225, 48
+  %227 = and i64 %226, 4294967280
+  %228 = getelementptr inbounds i64, ptr %192, i64 %227
+  store i64 1, ptr %228, align 8, !tbaa !13
+  %229 = add nuw nsw i64 %222, 1
+  br label %221, !llvm.loop !50
 
-224:                                              ; preds = %215
-  %225 = load i32, ptr %177, align 8, !tbaa !48
-  %226 = icmp eq i32 %225, 0
-  %227 = select i1 %226, i32 1, i32 %189
-  %228 = sext i32 %227 to i64
-  %229 = ptrtoint ptr %192 to i64
-  %230 = load ptr, ptr %147, align 8, !tbaa !42
-  %231 = ptrtoint ptr %230 to i64
-  %232 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11
-  store i64 %229, ptr %232, align 8
-  %233 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 1
-  store i64 %228, ptr %233, align 8
-  %234 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
-  %235 = load <2 x ptr>, ptr %143, align 8, !tbaa !16
-  %236 = ptrtoint <2 x ptr> %235 to <2 x i64>
-  store <2 x i64> %236, ptr %234, align 8
-  %237 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 4
-  store i64 0, ptr %237, align 8
-  %238 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 5
-  store i64 %74, ptr %238, align 8
-  %239 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 6
-  store i64 %231, ptr %239, align 8
-  %240 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15
-  %241 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %240) #14
-  %242 = load ptr, ptr %141, align 8, !tbaa !3
-  %243 = getelementptr inbounds i64, ptr %242, i64 48
-  %244 = load i32, ptr %57, align 8, !tbaa !32
-  %245 = shl nsw i32 %244, 4
-  %246 = sext i32 %245 to i64
-  %247 = getelementptr inbounds i64, ptr %243, i64 %246
-  br label %248
+230:                                              ; preds = %221
+  %231 = load i32, ptr %177, align 8, !tbaa !48
+  %232 = icmp eq i32 %231, 0
+  %233 = select i1 %232, i32 1, i32 %189
+  %234 = sext i32 %233 to i64
+  %235 = ptrtoint ptr %192 to i64
+  %236 = load ptr, ptr %147, align 8, !tbaa !42
+  %237 = ptrtoint ptr %236 to i64
+  %238 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11
+  store i64 %235, ptr %238, align 8
+  %239 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 1
+  store i64 %234, ptr %239, align 8
+  %240 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
+  %241 = load <2 x ptr>, ptr %143, align 8, !tbaa !16
+  %242 = ptrtoint <2 x ptr> %241 to <2 x i64>
+  store <2 x i64> %242, ptr %240, align 8
+  %243 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 4
+  store i64 0, ptr %243, align 8
+  %244 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 5
+  store i64 %74, ptr %244, align 8
+  %245 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 6
+  store i64 %237, ptr %245, align 8
+  %246 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15
+  %247 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %246) #14
+  %248 = load ptr, ptr %141, align 8, !tbaa !3
+  %249 = getelementptr inbounds i64, ptr %248, i64 48
+  %250 = load i32, ptr %57, align 8, !tbaa !32
+  %251 = shl nsw i32 %250, 4
+  %252 = sext i32 %251 to i64
+  %253 = getelementptr inbounds i64, ptr %249, i64 %252
+  br label %254
 
-248:                                              ; preds = %255, %224
-  %249 = phi i32 [ %263, %255 ], [ %244, %224 ]
-  %250 = phi i64 [ %262, %255 ], [ 1, %224 ]
-  %251 = sext i32 %249 to i64
-  %252 = icmp slt i64 %250, %251
-  br i1 %252, label %255, label %253
+254:                                              ; preds = %261, %230
+  %255 = phi i32 [ %269, %261 ], [ %250, %230 ]
+  %256 = phi i64 [ %268, %261 ], [ 1, %230 ]
+  %257 = sext i32 %255 to i64
+  %258 = icmp slt i64 %256, %257
+  br i1 %258, label %261, label %259
 
-253:                                              ; preds = %248
-  %254 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 5
-  br label %264
+259:                                              ; preds = %254
+  %260 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 5
+  br label %270
 
-255:                                              ; preds = %248
-  %256 = shl i64 %250, 5
-  %257 = and i64 %256, 4294967264
-  %258 = getelementptr inbounds i64, ptr %247, i64 %257
-  %259 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %258, ptr noundef null) #14
-  %260 = getelementptr inbounds i64, ptr %258, i64 16
-  %261 = tail call i32 @pthread_cond_init(ptr noundef nonnull %260, ptr noundef null) #14
-  %262 = add nuw nsw i64 %250, 1
-  %263 = load i32, ptr %57, align 8, !tbaa !32
-  br label %248, !llvm.loop !51
+261:                                              ; preds = %254
+  %262 = shl i64 %256, 5
+  %263 = and i64 %262, 4294967264
+  %264 = getelementptr inbounds i64, ptr %253, i64 %263
+  %265 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %264, ptr noundef null) #14
+  %266 = getelementptr inbounds i64, ptr %264, i64 16
+  %267 = tail call i32 @pthread_cond_init(ptr noundef nonnull %266, ptr noundef null) #14
+  %268 = add nuw nsw i64 %256, 1
+  %269 = load i32, ptr %57, align 8, !tbaa !32
+  br label %254, !llvm.loop !51
 
-264:                                              ; preds = %279, %253
-  %265 = phi i32 [ %249, %253 ], [ %281, %279 ]
-  %266 = phi i64 [ 1, %253 ], [ %280, %279 ]
-  %267 = sext i32 %265 to i64
-  %268 = icmp slt i64 %266, %267
-  br i1 %268, label %269, label %284
+270:                                              ; preds = %285, %259
+  %271 = phi i32 [ %255, %259 ], [ %287, %285 ]
+  %272 = phi i64 [ 1, %259 ], [ %286, %285 ]
+  %273 = sext i32 %271 to i64
+  %274 = icmp slt i64 %272, %273
+  br i1 %274, label %275, label %290
 
-269:                                              ; preds = %264
-  %270 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
-  %271 = icmp eq ptr %270, null
-  br i1 %271, label %282, label %272
+275:                                              ; preds = %270
+  %276 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
+  %277 = icmp eq ptr %276, null
+  br i1 %277, label %288, label %278
 
-272:                                              ; preds = %269
-  store ptr %57, ptr %270, align 8, !tbaa !52
-  %273 = getelementptr inbounds %struct.start, ptr %270, i64 0, i32 1
-  %274 = trunc i64 %266 to i32
-  store i32 %274, ptr %273, align 8, !tbaa !54
-  %275 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 16, i64 %266
-  %276 = tail call i32 @pthread_create(ptr noundef nonnull %275, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %270) #14
-  %277 = icmp eq i32 %276, 0
-  br i1 %277, label %279, label %278
+278:                                              ; preds = %275
+  store ptr %57, ptr %276, align 8, !tbaa !52
+  %279 = getelementptr inbounds %struct.start, ptr %276, i64 0, i32 1
+  %280 = trunc i64 %272 to i32
+  store i32 %280, ptr %279, align 8, !tbaa !54
+  %281 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 16, i64 %272
+  %282 = tail call i32 @pthread_create(ptr noundef nonnull %281, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %276) #14
+  %283 = icmp eq i32 %282, 0
+  br i1 %283, label %285, label %284
 
-278:                                              ; preds = %272
-  tail call void @free(ptr noundef nonnull %270) #14
-  br label %282
+284:                                              ; preds = %278
+  tail call void @free(ptr noundef nonnull %276) #14
+  br label %288
 
-279:                                              ; preds = %272
-  store i32 %274, ptr %254, align 4, !tbaa !12
-  %280 = add nuw nsw i64 %266, 1
-  %281 = load i32, ptr %57, align 8, !tbaa !32
-  br label %264, !llvm.loop !55
+285:                                              ; preds = %278
+  store i32 %280, ptr %260, align 4, !tbaa !12
+  %286 = add nuw nsw i64 %272, 1
+  %287 = load i32, ptr %57, align 8, !tbaa !32
+  br label %270, !llvm.loop !55
 
-282:                                              ; preds = %269, %278
-  %283 = phi i32 [ 2, %278 ], [ 1, %269 ]
+288:                                              ; preds = %275, %284
+  %289 = phi i32 [ 2, %284 ], [ 1, %275 ]
   tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
-  br label %285
+  br label %291
 
-284:                                              ; preds = %264
+290:                                              ; preds = %270
   store ptr %57, ptr %0, align 8, !tbaa !16
-  br label %285
+  br label %291
 
-285:                                              ; preds = %55, %56, %282, %284, %135, %6, %3
-  %286 = phi i32 [ 6, %3 ], [ 6, %6 ], [ 1, %56 ], [ 1, %135 ], [ %283, %282 ], [ 0, %284 ], [ 3, %55 ]
-  ret i32 %286
+291:                                              ; preds = %55, %56, %288, %290, %135, %6, %3
+  %292 = phi i32 [ 6, %3 ], [ 6, %6 ], [ 1, %56 ], [ 1, %135 ], [ %289, %288 ], [ 0, %290 ], [ 3, %55 ]
+  ret i32 %292
 }
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)
@@ -1192,7 +1202,7 @@ attributes #18 = { minsize nounwind optsize allocsize(0) }
 !18 = !{!5, !5, i64 0}
 !19 = !{!4, !8, i64 152}
 !20 = !{!4, !9, i64 160}
-!21 = !{i64 1353}
+!21 = !{i64 1364}
 !22 = !{!23, !9, i64 64}
 !23 = !{!"program", !9, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !8, i64 104, !8, i64 112, !8, i64 120, !8, i64 128, !8, i64 136, !8, i64 144, !8, i64 152}
 !24 = !{!25, !5, i64 0}
@@ -1202,7 +1212,7 @@ attributes #18 = { minsize nounwind optsize allocsize(0) }
 !28 = !{!25, !5, i64 12}
 !29 = distinct !{!29, !15}
 !30 = !{!23, !9, i64 72}
-!31 = !{i64 1958}
+!31 = !{i64 1969}
 !32 = !{!4, !5, i64 0}
 !33 = !{!4, !5, i64 12}
 !34 = !{!23, !9, i64 32}

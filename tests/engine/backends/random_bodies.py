@@ -1,6 +1,10 @@
 """Random models with If, Loop and Scan in one another, as ONNX text."""
 
 import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 ROWS, COLUMNS = 2, 3  # of every matrix
 
@@ -154,3 +158,17 @@ class Writer:
         values.extend(names)
         for stack, axis in zip(stacked, placed):
             self._stacked(lines, stack, axis % 3, values)
+
+
+def random_inputs(seed: int) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+    """Inputs of such a model: with several turns, with none, and with the other branch."""
+    rng = np.random.default_rng(seed)
+    for n, c in ((3, True), (0, True), (2, False)):
+        yield {
+            "n": np.array(n),
+            "c": np.array(c),
+            "x": rng.standard_normal((2, 3)).astype(np.float32),
+            "z": rng.standard_normal((2, 3)).astype(np.float32),
+            "w": rng.standard_normal((3, 3)).astype(np.float32) / 2,
+            "s": rng.standard_normal((4, 2, 3)).astype(np.float32),
+        }

@@ -10,10 +10,12 @@ import onnx
 import onnxruntime
 import pytest
 
+from app.engine.core.calls import BodyCall
+from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import GraphError
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.backends.random_bodies import Writer
+from tests.engine.backends.random_bodies import Writer, random_inputs
 from tests.engine.backends.test_branches import implementations, of_text
 from tests.session import Session
 
@@ -262,21 +264,35 @@ def test_random_control_flow_gives_what_onnxruntime_gives(
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     peer = onnxruntime.InferenceSession(str(path), settings)
-    session = Session(path, compiler, poison=True)
-    rng = np.random.default_rng(seed)
-    for n, c in ((3, True), (0, True), (2, False)):
-        inputs = {
-            "n": np.array(n),
-            "c": np.array(c),
-            "x": rng.standard_normal((2, 3)).astype(np.float32),
-            "z": rng.standard_normal((2, 3)).astype(np.float32),
-            "w": rng.standard_normal((3, 3)).astype(np.float32) / 2,
-            "s": rng.standard_normal((4, 2, 3)).astype(np.float32),
-        }
-        found = session.run(inputs)
+    session = Session(path, compiler, poison=True)  # runs call by call; without poison it is one sequence
+    whole = Executor(session.program, compiler)
+    for inputs in random_inputs(seed):
+        found, same = session.run(inputs), whole.run(inputs)
         for output, array in zip(proto.graph.output, peer.run(None, inputs), strict=True):
             np.testing.assert_allclose(found[output.name], array, rtol=1e-3, atol=1e-4)
+            np.testing.assert_array_equal(same[output.name], found[output.name])
     session.close()
+    whole.close()
+
+
+def test_steps_of_bodies_are_timed_in_all_their_turns(tmp_path: Path, compiler: Compiler) -> None:
+    """Without a change of the outputs; those of branches that are not chosen take no time."""
+    path, _ = of_text(Writer(1).model(), tmp_path)
+    session = Session(path, compiler)
+    executor = Executor(session.program, compiler)
+    compiled = [s for s in session.program.steps if any(isinstance(c, BodyCall) for c in s.calls)]
+    assert compiled
+    for inputs in random_inputs(1):
+        expected = executor.run(inputs)
+        assert all(seconds >= 0 for seconds in executor.step_seconds())
+        inner = executor.body_seconds()
+        assert {path.split("/")[0] for path in inner} >= {s.group.name for s in compiled}
+        assert min(inner.values()) >= 0
+        for name, array in executor.fetch().items():
+            np.testing.assert_array_equal(array, expected[name])
+    assert max(inner.values()) > 0
+    session.close()
+    executor.close()
 
 
 def test_a_body_that_does_not_fit_within_a_body_is_the_models_fault(

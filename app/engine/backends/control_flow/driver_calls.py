@@ -147,7 +147,7 @@ def loop(node: ir.Node, body: Body, inputs: Values) -> tuple[Call, ...]:
     inner = body.program.compilation.graph
     carried = len(node.inputs) - FIRST
     made = _Calls(inputs)
-    _begin(made, body, FIRST, node.inputs[FIRST:])
+    _begin(made, body, node, FIRST, carried)
     always = Constant(np.ones(1, np.uint8))
     trips = graph.input_at(node, 0)
     limit: Argument = Constant(np.array([sys.maxsize])) if trips is None else trips
@@ -179,13 +179,12 @@ def scan(node: ir.Node, body: Body, inputs: Values, length: int) -> tuple[Call, 
     inner = body.program.compilation.graph
     states = len(node.inputs) - int(graph.attribute(node, "num_scan_inputs", 0))
     made = _Calls(inputs)
-    _begin(made, body, 0, node.inputs[:states])
+    _begin(made, body, node, 0, states)
     always, limit = Constant(np.ones(1, np.uint8)), Constant(np.array([length]))
     made.count("begin_turns", limit, always)
     away = made.jump(False)
     head = len(made.calls)
-    for k, whole in enumerate(node.inputs[states:]):
-        assert whole is not None
+    for k, whole in enumerate(graph.operands(node)[states:]):
         if _is_read(body, inner.inputs[states + k]):
             axis, back = _along(node, "input", k)
             element = BodyValue(body, inner.inputs[states + k])
@@ -204,11 +203,10 @@ def scan(node: ir.Node, body: Body, inputs: Values, length: int) -> tuple[Call, 
     return tuple(made.calls)
 
 
-def _begin(made: _Calls, body: Body, first: int, initial: Values) -> None:
-    states = body.program.compilation.graph.inputs[first:]
-    for state, value in zip(states, initial):
-        assert value is not None
-        made.copy(BodyValue(body, state), value, graph.nbytes(state))
+def _begin(made: _Calls, body: Body, node: ir.Node, first: int, states: int) -> None:
+    for index in range(first, first + states):
+        state = body.program.compilation.graph.inputs[index]
+        made.copy(BodyValue(body, state), graph.operand(node, index), graph.nbytes(state))
 
 
 def _end(made: _Calls, body: Body, first: int, outputs: Sequence[ir.Value]) -> None:

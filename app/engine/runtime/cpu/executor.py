@@ -10,13 +10,22 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.calls import Body, BodyCall, BodyValue, Constant, HostCall, Workspace
+from app.engine.core.calls import (
+    Body,
+    BodyCall,
+    BodyValue,
+    Constant,
+    HostCall,
+    Jump,
+    KernelCall,
+    Workspace,
+)
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.body_runner import BodyRunner
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
-from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, shares, step_rows, walk
+from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, shares, walk
 from app.engine.runtime.executor import (
     POISON,
     Array,
@@ -353,10 +362,17 @@ class Executor(ProgramExecutor):
         for call in step.calls:
             if isinstance(call, BodyCall):
                 self._driven[call.body] = self._body(call.body, call.inputs, step)
-        address = functools.partial(self._address, step=step)
         shared = step.choice.seconds >= MIN_SHARED_SECONDS
-        rows_of_body = lambda body: self._driven[body].executor.rows  # noqa: E731
-        return step_rows(step.calls, self._kernels, address, rows_of_body, shared=shared)
+
+        def kernel_row(call: KernelCall) -> KernelRow:
+            numbers = tuple(self._address(a, step) for a in call.arguments)
+            return KernelRow(self._kernels[call.request].address, call.units, numbers, shared)
+
+        def jump_row(call: Jump, displacement: int) -> JumpRow:
+            return JumpRow(displacement, self._address(call.flag, step), call.expected)
+
+        body_rows = lambda body: self._driven[body].executor.rows  # noqa: E731
+        return StepRows(*flattened(step.calls, kernel_row, jump_row, body_rows))
 
     def _walk(self, step: Step, segment: Segment) -> None:
         """Run a step of a sequence; its bodies are programs by themselves, poisoned or timed as this one."""
@@ -414,12 +430,7 @@ class Executor(ProgramExecutor):
         offset = self.program.placement.bodies.get(step.group, 0)
         arena = self._arena[offset : offset + body.nbytes]
         roots = {v: arena[start : start + nbytes] for v, (start, nbytes) in body.places.items()}
-        captured = zip(
-            body.program.compilation.graph.inputs[body.own :], body.inputs[body.own :], strict=True
-        )
-        for value, position in captured:
-            outer = inputs[position]
-            assert outer is not None
+        for value, outer in body.captured(inputs):
             base, start = self._memory(outer)
             roots[value] = base[start : start + graph.nbytes(outer)]
         executor = Executor(

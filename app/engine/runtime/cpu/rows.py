@@ -1,15 +1,19 @@
 """Rows of the compiled driver from the calls of steps, and segments of steps that run as one sequence."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from app.engine.core.calls import Argument, Body, BodyCall, Call, Jump, KernelCall
+from app.engine.core.calls import Body, BodyCall, Call, Jump, KernelCall
 from app.engine.core.program import Program
 from app.engine.types.errors import KernelError
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler
 from app.kernels.cpu.runtime.kernel_sequence import JumpRow, KernelRow, KernelSequence
 from app.kernels.cpu.runtime.parallel import Request, helped
+
+Row = TypeVar("Row")
 
 
 def compiled(
@@ -59,35 +63,29 @@ class Segment:
     steps: tuple[StepRows, ...] = ()
 
 
-def step_rows(
+def flattened(
     calls: Sequence[Call],
-    kernels: Mapping[Request, CompiledKernel],
-    address: Callable[[Argument], int],
-    body_rows: Callable[[Body], Sequence[KernelRow | JumpRow]],
-    *,
-    shared: bool,
-) -> StepRows:
-    """Rows of a step's calls: one of a kernel or a jump, and those of its program for a body."""
-    found: list[KernelRow | JumpRow] = []
-    starts: list[int] = []
-    jumps: list[tuple[int, Jump]] = []
-    for call in calls:
-        starts.append(len(found))
-        if isinstance(call, KernelCall):
-            numbers = tuple(map(address, call.arguments))
-            found.append(KernelRow(kernels[call.request].address, call.units, numbers, shared))
+    kernel_row: Callable[[KernelCall], Row],
+    jump_row: Callable[[Jump, int], Row],
+    body_rows: Callable[[Body], Sequence[Row]],
+) -> tuple[tuple[Row, ...], tuple[int, ...]]:
+    """Rows of a step's calls, one of a kernel or a jump and those of its program for a body.
+
+    Second, for each call the index of its first row, and the number of rows. A jump is made of its call and
+    of its displacement in rows.
+    """
+    bodies = [body_rows(call.body) if isinstance(call, BodyCall) else None for call in calls]
+    starts = (0, *itertools.accumulate(1 if rows is None else len(rows) for rows in bodies))
+    found: list[Row] = []
+    for at, call, rows in zip(starts, calls, bodies):
+        if rows is not None:
+            found += rows
         elif isinstance(call, Jump):
-            jumps.append((len(found), call))
-            found.append(JumpRow(0, address(call.flag), call.expected))
+            found.append(jump_row(call, starts[call.target] - at))
         else:
-            assert isinstance(call, BodyCall)
-            found += body_rows(call.body)
-    starts.append(len(found))
-    for at, jump in jumps:
-        row = found[at]
-        assert isinstance(row, JumpRow)
-        found[at] = row._replace(displacement=starts[jump.target] - at)
-    return StepRows(tuple(found), tuple(starts))
+            assert isinstance(call, KernelCall)
+            found.append(kernel_row(call))
+    return tuple(found), starts
 
 
 def walk(

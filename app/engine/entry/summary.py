@@ -143,7 +143,7 @@ def _steps(steps: Sequence[Step]) -> Json:
         s.choice.implementation.backend in _PREDICTED and not s.calls and not s.choice.views for s in steps
     )
     return {
-        "compiled": sum(bool(s.calls) and not s.is_host for s in steps),
+        "compiled": sum(bool(s.calls) and not (s.is_host or s.is_control_flow) for s in steps),
         "views": sum(not s.calls for s in steps) - predicted,
         "predicted": predicted,  # of an accelerator, or of nothing that executes them: without calls
         "control_flow": sum(s.is_control_flow and not s.is_fallback for s in steps),

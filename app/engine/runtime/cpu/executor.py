@@ -25,7 +25,7 @@ from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.body_runner import BodyRunner
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
-from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, shares, walk
+from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, walk
 from app.engine.runtime.executor import (
     POISON,
     Array,
@@ -265,30 +265,33 @@ class Executor(ProgramExecutor):
         """Seconds of every step in one run; bodies are timed as before."""
         seconds: list[float] = []
         for segment in self._segments:
-            timed = [i for i in range(segment.first, segment.last) if self._is_timed(self.program.steps[i])]
-            if segment.sequence is not None and timed:
-                seconds += self._timed_bodies(segment, segment.sequence, timed)
-                continue
+            if segment.sequence is not None:
+                segment.sequence.ticks[:] = 0
             started = time.perf_counter()
             segment.work()
             elapsed = time.perf_counter() - started
-            parts = [1.0] if segment.sequence is None else shares(segment, segment.sequence)
-            seconds += [part * elapsed for part in parts]
+            if segment.sequence is None:
+                seconds.append(elapsed)
+            else:
+                scale = elapsed / max(int(segment.sequence.ticks.sum()), 1)
+                seconds += self.timed_steps(segment.sequence.ticks * scale, segment)
         return seconds
 
-    def _is_timed(self, step: Step) -> bool:
-        return any(isinstance(c, BodyCall) and self._driven[c.body].timed for c in step.calls)
-
-    def _timed_bodies(self, segment: Segment, sequence: KernelSequence, timed: Sequence[int]) -> list[float]:
-        """Seconds of steps of which some have timed bodies: these run once more, call by call."""
+    def timed_steps(self, rows: Array, segment: Segment) -> list[float]:
+        """Seconds of the steps of a segment from those of its rows; bodies that are timed count theirs."""
         seconds = []
-        for index, (first, last) in zip(range(segment.first, segment.last), segment.calls, strict=True):
-            if index in timed:
-                self._walk(self.program.steps[index], segment)
-            started = time.perf_counter()
-            sequence.run(first, last)
-            seconds.append(time.perf_counter() - started)
+        steps = self.program.steps[segment.first : segment.last]
+        for step, (first, last), found in zip(steps, segment.calls, segment.steps, strict=True):
+            seconds.append(float(rows[first:last].sum()))
+            for call, begin, end in zip(step.calls, found.starts, found.starts[1:]):
+                if isinstance(call, BodyCall) and self._driven[call.body].timed:
+                    self._driven[call.body].count(rows[first + begin : first + end])
         return seconds
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Steps that run together, in order."""
+        return self._segments
 
     def seconds_alone(self, clock: Callable[[], float]) -> list[float]:
         """Seconds of every step in one run by a clock that is read around each; the inputs were fed.

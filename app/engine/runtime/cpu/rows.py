@@ -110,10 +110,3 @@ def walk(
         else:
             sequence.run(begin + rows.starts[at], begin + rows.starts[at + 1])
         at += 1
-
-
-def shares(segment: Segment, sequence: KernelSequence) -> list[float]:
-    """Fraction of a sequence's time that each of its steps took."""
-    ticks = sequence.ticks
-    total = max(float(ticks[segment.calls[-1][1]] - ticks[0]), 1.0)
-    return [float(ticks[last] - ticks[first]) / total for first, last in segment.calls]

@@ -281,16 +281,15 @@ _woken = _inlined(_wake)
 
 
 def _run_leader(mailbox, threads, rows, arguments, first, last, ticks):
-    """Run rows first..last as thread 0."""
-    ticks[first] = _ticks()
+    """Run rows first..last as thread 0, and add what each takes to its ticks."""
     _store(mailbox, RUNNING, 1)
     _woken(mailbox, threads)
     index = first
+    before = _ticks()
     while index < last:
         row = at(rows, index * ROW)
         if row[1] == JUMP:
             index += row[0] if pointer(arguments[row[3]])[0] == row[2] else 1
-            ticks[index] = _ticks()
             continue
         if threads > 1 and row[4]:
             number = mailbox[SEQUENCE] + 1
@@ -307,8 +306,10 @@ def _run_leader(mailbox, threads, rows, arguments, first, last, ticks):
                 turn += 1
         else:
             _run_share(row, arguments, 0, 1, 0)
+        after = _ticks()
+        ticks[index] += after - before
+        before = after
         index += 1
-        ticks[index] = _ticks()
     _store(mailbox, RUNNING, 0)
 
 

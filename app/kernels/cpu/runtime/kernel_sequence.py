@@ -30,8 +30,7 @@ class KernelSequence:
     """Consecutive rows that run without returning to Python.
 
     Attributes:
-        ticks: time stamp counter of the last run: [i] before row i, [i + 1] after it; of a row that ran
-            several times, around the last of them.
+        ticks: of the time stamp counter, which row i took in all runs since they were set to zero.
     """
 
     def __init__(self, dispatch_loop: Any, rows: Sequence[KernelRow | JumpRow], team: Team) -> None:
@@ -53,7 +52,7 @@ class KernelSequence:
         self._rows = table
         self._arguments = np.array(arguments or [0], np.int64)
         self._helped = team.threads > 1 and bool(table[:, 4].any())
-        self.ticks = np.zeros(len(rows) + 1, np.int64)
+        self.ticks = np.zeros(max(len(rows), 1), np.int64)
         self._control = np.array(
             [
                 *(team.mailbox.ctypes.data, team.threads if self._helped else 1),

@@ -2,12 +2,14 @@
 
 numba compiles under the GIL, so threads would not help. Helpers take the missing kernels from the end of
 the list while the asking process begins at its start; who meets what another one compiles waits for it
-(`Compiler`), so nothing is compiled twice.
+(`Compiler`), so nothing is compiled twice. A helper ends with the process that asked, as its input does.
 """
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ Request: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...] | None, bool
 EACH = 2  # kernels that a helper must have to do, for what its start costs
 
 _HELPER = (
-    "import json, sys; path, *rest = json.load(sys.stdin); sys.path[:] = path; "
+    "import json, sys; path, *rest = json.loads(sys.stdin.readline()); sys.path[:] = path; "
     "from app.kernels.cpu.runtime.parallel import serve; serve(*rest)"
 )
 
@@ -38,8 +40,7 @@ def helped(compiler: Compiler, requests: Iterable[Request]) -> Iterator[None]:
         order = missing[:first][::-1] + missing[first:][::-1]
         helper = subprocess.Popen([sys.executable, "-c", _HELPER], stdin=subprocess.PIPE, text=True)
         assert helper.stdin is not None
-        with helper.stdin as pipe:
-            json.dump([sys.path, str(compiler.cache), order], pipe)
+        print(json.dumps([sys.path, str(compiler.cache), order]), file=helper.stdin, flush=True)
         helpers.append(helper)
     try:
         yield
@@ -48,18 +49,25 @@ def helped(compiler: Compiler, requests: Iterable[Request]) -> Iterator[None]:
     finally:
         for helper in helpers:
             helper.kill()
-            helper.wait()
+            helper.communicate()
 
 
 def serve(cache: str, requests: list[Any]) -> None:
     """Compile the driver and the requests that nobody has begun; what a helper process does."""
     from app.kernels.cpu.runtime.driver import compile_dispatch_loop
 
+    threading.Thread(target=_end_with_input, daemon=True).start()
     compiler = Compiler(Path(cache), processes=1)
     compile_dispatch_loop()
     for kernel, types, static, takes_thread in map(_tuples, requests):
         if not compiler.has(kernel, types, static, takes_thread):
             compiler.compile(kernel, types, static, takes_thread=takes_thread)
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1):  # no lock is held, which the end of the interpreter would wait for
+        pass
+    os._exit(1)
 
 
 def _tuples(value: Any) -> Any:

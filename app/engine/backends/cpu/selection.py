@@ -35,6 +35,8 @@ KINDS = (
     *("uint8", "uint16", "uint32", "uint64"),
 )
 _MODULE = "app.kernels.cpu.selection"
+# Types of what `suppress` is given the addresses of.
+SUPPRESSED = ("float32", "float32", "int64", "float32", "float32", *("int64",) * 4, "float32")
 
 
 def _request(kernel: str, pointers: tuple[str, ...], numbers: int, static: Any = None) -> Request:
@@ -230,9 +232,13 @@ def prepare_unique(node: ir.Node, kernels: Kernels) -> Run:
     return bound(bind)
 
 
+def kept_floats(boxes: int) -> int:
+    """Numbers of scratch for so many boxes that are compared with."""
+    return -(-boxes // selection.GROUP) * selection.GROUP * 5
+
+
 def _suppress_requests(_group: Group) -> tuple[Request, ...]:
-    pointers = (*("float32",) * 4, *("int64",) * 2, "float32", "int64")
-    return (_request("suppress", pointers, 6),)
+    return (_request("suppress", SUPPRESSED, 6),)
 
 
 def prepare_suppress(node: ir.Node, kernels: Kernels) -> Run:
@@ -244,26 +250,28 @@ def prepare_suppress(node: ir.Node, kernels: Kernels) -> Run:
     def bind(arrays: Sequence[Array | None]) -> Bound:
         boxes, scores, most, *limits = (*arrays, None, None, None)[:5]
         boxes, scores = _present(boxes), _present(scores)
+        most = np.zeros(1, np.int64) if most is None else most
         limit, least = (zero if v is None else v for v in limits)
         batch, classes, n = scores.shape
-        found, heap = np.zeros(1, np.int64), np.empty(n + 1, np.int64)
-        head = [address(a) for a in (boxes, scores, limit, least)]
+        found, heap, valid = np.zeros(1, np.int64), np.empty(n + 1, np.int64), np.full(1, n)
+        head = [address(a) for a in (boxes, scores, most, limit, least, valid)]
         tail = int(limits[1] is not None), center, 0, 1
-        y, kept = np.empty(0, np.int64), np.empty(0, np.float32)
-        scratch = tuple(address(a) for a in (y, heap, kept, found))
+        cap, y, kept = -1, np.empty(0, np.int64), np.empty(0, np.float32)
+        numbers: tuple[int, ...] = ()
 
         def call() -> list[object]:
-            nonlocal y, kept, scratch
-            allowed = 0 if most is None else min(max(int(most.item()), 0), n)
-            if y.size < 3 * batch * classes * allowed:
-                y = np.empty(3 * batch * classes * allowed, np.int64)
-                kept = np.empty(-(-allowed // selection.GROUP) * selection.GROUP * 5, np.float32)
-                scratch = tuple(address(a) for a in (y, heap, kept, found))
-            write(*head, *scratch, batch, classes, n, allowed, *tail)
+            nonlocal cap, y, kept, numbers
+            allowed = min(max(most.item(), 0), n)
+            if cap < allowed:
+                cap, y = allowed, np.empty(3 * batch * classes * allowed, np.int64)
+                kept = np.empty(kept_floats(allowed), np.float32)
+                places = (address(a) for a in (y, found, heap, kept))
+                numbers = (*head, *places, batch, classes, n, cap, *tail)
+            write(*numbers)
             count = found.item()
             return [y[: 3 * count].reshape(count, 3)]
 
-        return call, (boxes, scores, limit, least, heap)
+        return call, (boxes, scores, most, limit, least, heap, valid)
 
     return bound(bind)
 

@@ -69,7 +69,7 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
     return proto
 
 
-# What values of unknown size are made of (`app.engine.rewrites.bounded`): standard operators and zeros behind.
+# Operators of `app.engine.rewrites.bounded`; what is undefined there is 0 here.
 _BOUNDED = {
     function.name: function
     for function in map(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
+from app.engine.backends.cpu.calls import Operands, kernel_call
 from app.engine.backends.cpu.rows import after, single_rejection
 from app.engine.backends.cpu.selection import CALL_SECONDS, SUPPRESSED, kept_floats
 from app.engine.backends.cpu.strided import element_type

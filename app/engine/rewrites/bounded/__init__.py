@@ -1,9 +1,9 @@
 """Rules that give values of unknown size a place: as prefixes of values whose size bounds theirs.
 
-Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape or Slice make a value whose size a run finds out,
-and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes with their wholes and
-leaves prefixes again, so all of it has places in the arena and compiled kernels; outputs of the graph, and what
-operators without a rule read, are taken off the wholes at the end.
+Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape or Slice make a value whose size a run finds
+out, and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes with their wholes
+and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the graph, and
+what operators without a rule read, are taken off the wholes at the end.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, RewriteRule
+from app.engine.core.rewriter import Replacement, RewriteRule, sole_reader
 from app.engine.operators.tables import elementwise
 from app.engine.rewrites.bounded import computing, movement
 from app.engine.rewrites.bounded.movement import Results
@@ -106,6 +106,43 @@ def inline_nonempty(node: ir.Node) -> Replacement | None:
     return Replacement([taken], [*members, *n.made])
 
 
+def limit_suppression(node: ir.Node) -> Replacement | None:
+    """The first k results of NonMaxSuppression of one class are those of one that chooses at most k."""
+    scores, most = graph.operand(node, 1), graph.constant(graph.input_at(node, 2))
+    limit = _read(node.outputs[0])
+    if scores.shape is None or list(scores.shape)[:2] != [1, 1] or most is None or limit is None:
+        return None
+    if most.item() <= limit:
+        return None
+    n = Nodes(node)
+    inputs = [*node.inputs[:2], n.constant(np.full(most.shape, limit)), *node.inputs[3:]]
+    new = ir.Node("", node.op_type, inputs, list(node.attributes.values()))
+    return Replacement(new.outputs, [new])
+
+
+def _read(value: ir.Value) -> int | None:
+    """Slices of the first axis that are read at most, all of them in front; None where all may be."""
+    reader = sole_reader(value)
+    while reader is not None and reader.op_type in ("Slice", "Gather", "Squeeze", "Cast"):
+        given = [graph.constant(graph.input_at(reader, i)) for i in range(1, 5)]
+        if reader.op_type == "Slice":
+            starts, ends, axes, steps = given
+            if starts is None or axes is None or len(axes) != 1 or (steps is not None and steps[0] != 1):
+                return None
+            if axes[0] == 0 and (starts[0] != 0 or (ends is not None and ends[0] < 0)):
+                return None
+            if axes[0] == 0 and ends is not None:
+                return max(int(ends[0]), 1)
+        elif reader.op_type == "Gather":
+            if value is not reader.inputs[0] or graph.attribute(reader, "axis", 0) != 1:
+                return None
+        elif reader.op_type == "Squeeze" and (given[0] is None or list(given[0]) != [1]):
+            return None
+        value = reader.outputs[0]
+        reader = sole_reader(value)
+    return None
+
+
 def _flat(n: Nodes, condition: ir.Value) -> ir.Value:
     return n("Reshape", [condition, n.constant([1])], ir.DataType.BOOL, (1,))
 
@@ -128,6 +165,7 @@ def rows(backend: str) -> tuple[RewriteRule, ...]:
     """The rules, for targets of a backend."""
     return (
         RewriteRule(of_prefixes, (*_BUILDS, *_SOURCES), nested=False, backends=(backend,)),
+        RewriteRule(limit_suppression, ("NonMaxSuppression",), backends=(backend,)),
         RewriteRule(bound_size, tuple(_SOURCES), nested=False, backends=(backend,)),
         RewriteRule(inline_nonempty, ("If",), nested=False, backends=(backend,)),
     )

@@ -189,7 +189,7 @@ def gather_nd(n: Nodes, node: ir.Node) -> Results:
 
 def cut(n: Nodes, node: ir.Node) -> Results:
     """Slice: along other axes, or a part of the prefix; or up to an end that only a run tells."""
-    of, x = prefix_of(node.inputs[0]), graph.operand(node, 0)
+    of = prefix_of(node.inputs[0])
     starts, ends, axes, steps = (graph.constant(graph.input_at(node, i)) for i in range(1, 5))
     if starts is None or (axes is None and graph.input_at(node, 3) is not None):
         return None

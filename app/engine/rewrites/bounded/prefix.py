@@ -6,7 +6,7 @@ Elements of the whole behind them mean nothing. Of a count that was made here it
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,7 +192,7 @@ def upper_bound(value: ir.Value | None, depth: int = DEEPEST) -> int | None:
         known = [upper_bound(v, depth - 1) for v in _numbers(node)]
         return min((k for k in known if k is not None), default=None)
     found = [upper_bound(v, depth - 1) for v in inputs]
-    return None if not found or None in found else max(f for f in found if f is not None)
+    return None if not found or None in found else max(int(f) for f in found if f is not None)
 
 
 def _numbers(node: ir.Node) -> Sequence[ir.Value | None]:
@@ -207,7 +207,7 @@ def _numbers(node: ir.Node) -> Sequence[ir.Value | None]:
 
 
 # Operands that count, and what bounds the result.
-_BOUNDS: dict[str, tuple[int | None, Any]] = {
+_BOUNDS: dict[str, tuple[int | None, Callable[..., int]]] = {
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Identity", "Gather", "Slice", "Expand"), (1, max)),
     **dict.fromkeys(("Cast", "ReduceMax"), (1, max)),
     **dict.fromkeys(("Concat", "Max"), (None, max)),

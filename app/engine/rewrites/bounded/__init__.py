@@ -2,8 +2,8 @@
 
 Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape or Slice make a value whose size a run finds
 out, and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes with their wholes
-and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the graph, and
-what operators without a rule read, are taken off the wholes at the end.
+and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the graph
+and operands of operators without a rule, are taken off the wholes at the end.
 """
 
 from collections.abc import Callable

@@ -156,6 +156,10 @@ class Symbol:
 SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
 
 
+def fits(_node: ir.Node) -> None:
+    """Nothing beyond the schema is asked of attributes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """Meaning of an operator to the planner; an operator that no row describes is a barrier.
@@ -165,6 +169,8 @@ class Operator:
         elementwise: each output element depends on one element of every input, broadcast.
         per_axis: operands may vary along the axis that an attribute names, and along no other.
         storage: storage types as MXNet infers them, of an operator of domain `mxnet`.
+        check: raises GraphError where attributes of a node do not fit each other or its operands, beyond what
+            the schema of the operator says.
     """
 
     op: str
@@ -172,6 +178,7 @@ class Operator:
     per_axis: bool = False
     storage: StorageRuleOf | None = None
     domain: str = ""
+    check: Callable[[ir.Node], None] = fits
 
 
 def no_pairs(_group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:

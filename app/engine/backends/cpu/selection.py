@@ -53,19 +53,19 @@ def bound(bind: Bind) -> Run:
 
     Operands in the memory of a program are the same arrays in every run; their elements change.
     """
-    known: tuple[object | None, ...] = ()
+    known: Sequence[object | None] = ()
     call: Callable[[], list[object]] | None = None
     kept: Sequence[Array | None] = ()
 
     def run(values: Sequence[object | None]) -> list[object]:
         nonlocal known, call, kept
-        if call is None or any(a is not b for a, b in zip(values, known, strict=True)):
+        if call is None or (values is not known and any(a is not b for a, b in zip(values, known))):
             arrays = tuple(None if v is None else np.asarray(v, order="C") for v in values)
             call, kept = bind(arrays)
             if any(a is not v for a, v in zip(arrays, values, strict=True)):
                 once, call = call, None  # a copy, which does not see the next run's elements
                 return once()
-            known = tuple(values)
+            known = values
         return call()
 
     return run
@@ -169,11 +169,15 @@ def prepare_compress(node: ir.Node, kernels: Kernels) -> Run:
         scratch = np.empty(x.size if x.size <= SCRATCH else 0, x.dtype)
         outer, inner = math.prod(before), math.prod(after)
         numbers = address(chosen), address(found), limit, outer, n, inner, 0, 1
-        head, target = (address(x), address(condition)), address(scratch)
+        head = address(x), address(condition)
+        known = (*head, address(scratch), *numbers)
+        front = scratch.reshape(n, *after) if outer == 1 and scratch.size == x.size else None
 
         def few() -> list[object]:
-            write(*head, target, *numbers)
+            write(*known)
             taken = found.item()
+            if front is not None and not before:
+                return [front[:taken]]
             return [scratch[: outer * taken * inner].reshape(*before, taken, *after)]
 
         def many() -> list[object]:
@@ -256,21 +260,22 @@ def prepare_suppress(node: ir.Node, kernels: Kernels) -> Run:
         found, heap, valid = np.zeros(1, np.int64), np.empty(n + 1, np.int64), np.full(1, n)
         head = [address(a) for a in (boxes, scores, most, limit, least, valid)]
         tail = int(limits[1] is not None), center, 0, 1
-        cap, y, kept = -1, np.empty(0, np.int64), np.empty(0, np.float32)
+        cap, y, kept = -1, np.empty((0, 3), np.int64), np.empty(0, np.float32)
         numbers: tuple[int, ...] = ()
 
-        def call() -> list[object]:
+        def take(boxes_: int) -> None:
             nonlocal cap, y, kept, numbers
-            allowed = min(max(most.item(), 0), n)
-            if cap < allowed:
-                cap, y = allowed, np.empty(3 * batch * classes * allowed, np.int64)
-                kept = np.empty(kept_floats(allowed), np.float32)
-                places = (address(a) for a in (y, found, heap, kept))
-                numbers = (*head, *places, batch, classes, n, cap, *tail)
-            write(*numbers)
-            count = found.item()
-            return [y[: 3 * count].reshape(count, 3)]
+            cap, y = boxes_, np.empty((batch * classes * boxes_, 3), np.int64)
+            kept = np.empty(kept_floats(boxes_), np.float32)
+            numbers = (*head, *map(address, (y, found, heap, kept)), batch, classes, n, cap, *tail)
 
+        def call() -> list[object]:
+            if cap < n and cap < (allowed := min(max(most.item(), 0), n)):
+                take(allowed)
+            write(*numbers)
+            return [y[: found.item()]]
+
+        take(n if batch * classes * n <= SCRATCH else 0)
         return call, (boxes, scores, most, limit, least, heap, valid)
 
     return bound(bind)

@@ -103,6 +103,9 @@ def renamed(op: str, n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     return [n(op, *node.inputs, **others(node))]
 
 
+_BYTES = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
+
+
 def gather_blocks(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
     """Rows of a table whose blocks have scales, gathered and then dequantized."""
     data, indices, scales = (graph.operand(node, i) for i in range(3))
@@ -114,11 +117,14 @@ def gather_blocks(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
     along = graph.attribute(node, "quantize_axis", 1) % rank
     if graph.attribute(node, "gather_axis", 0) % rank or not along:
         return None
-    blocks = graph.static_shape(scales)[along]
+    blocks, wider = graph.static_shape(scales)[along], _BYTES.get(data.dtype or ir.DataType.UNDEFINED)
+    if wider is not None:
+        data = n("Cast", data, to=int(wider))
+        zeros = None if zeros is None else n("Cast", zeros, to=int(wider))
     rows, row_scales, row_zeros = (
         None if v is None else n("Gather", v, indices, axis=0) for v in (data, scales, zeros)
     )
-    if data.dtype == ir.DataType.UINT8:
+    if wider is None and graph.operand(node, 0).dtype == ir.DataType.UINT8:
         if along != rank - 1 or bits not in (4, 8):
             return None
         lead = (*at, *shape[1:-1])

@@ -218,7 +218,7 @@ def rotary_embedding(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
         wide = n("Transpose", x, perm=[0, 2, 1, 3])
     width = graph.static_shape(x)[-1] // (heads if len(shape) == 3 else 1)
     angles = [_at_positions(n, table, ids, (batch, length, half)) for table in (cos, sin)]
-    turned = _rotated(n, wide, angles, 2 * half, width, bool(graph.attribute(node, "interleaved", 0)))
+    turned = rotated(n, wide, angles, 2 * half, width, bool(graph.attribute(node, "interleaved", 0)))
     if len(shape) == 3:
         return [n("Reshape", turned, n.constant(shape))]
     return [n("Transpose", turned, perm=[0, 2, 1, 3])]
@@ -237,7 +237,7 @@ def _at_positions(n: Nodes, table: ir.Value | None, ids: ir.Value | None, shape:
     return n("Reshape", found, n.constant([batch, length, 1, half]))
 
 
-def _rotated(n: Nodes, x: Any, angles: list[Any], turned: int, width: int, interleaved: bool) -> Any:
+def rotated(n: Nodes, x: Any, angles: list[Any], turned: int, width: int, interleaved: bool) -> Any:
     """[batch, positions, heads, width], the first `turned` elements of each head turned."""
     rest: list[Any] = []
     if turned < width:

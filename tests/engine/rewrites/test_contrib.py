@@ -446,3 +446,42 @@ def test_rotary_embeddings_of_onnx(
         given["i"] = ("l", *ids)
     body = f"y = RotaryEmbedding<{attributes}interleaved = {interleaved}>({', '.join(given)})"
     check(tmp_path, body, given, head=HEAD.replace("21", "23"))
+
+
+HEADS, GROUPS, WIDTH = 4, 2, 16
+EXTRAS: list[tuple[int, int, tuple[str, ...], str]] = [
+    (1, 9, ("places",), "do_rotary = 1, "),
+    (3, 0, ("places",), "do_rotary = 1, rotary_interleaved = 1, "),
+    (1, 9, ("added",), "softcap = 2.0, "),
+    (3, 0, ("added",), "local_window_size = 2, "),
+    (1, 9, ("sink",), ""),
+    (3, 0, ("sink", "added"), "do_rotary = 1, "),
+    (1, 9, (), "smooth_softmax = 1, "),
+    (3, 0, (), "causal = 0, "),
+]
+
+
+@pytest.mark.parametrize(("rows", "old", "extras", "attributes"), EXTRAS, ids=str)
+def test_attention_to_a_cache_with_more_operands(
+    rows: int, old: int, extras: tuple[str, ...], attributes: str, tmp_path: Path
+) -> None:
+    total = old + rows
+    new = ("f", B, rows, GROUPS * WIDTH)
+    given: dict[str, Any] = {"q": ("f", B, rows, HEADS * WIDTH), "k": new, "v": new}
+    if old:
+        given |= dict.fromkeys(("p", "r"), ("f", B, GROUPS, old, WIDTH))
+    given |= {"l": np.full(B, total - 1, np.int32), "T": np.array(total, np.int32)}
+    if "do_rotary" in attributes:
+        given |= {"C": ("f", 20, WIDTH // 2), "D": ("f", 20, WIDTH // 2)}
+    more: dict[str, dict[str, Any]] = {
+        "places": {"i": np.array([[2], [5]]) + np.arange(rows)},
+        "added": {"a": ("f", 1, HEADS, rows, total)},
+        "sink": {"s": ("f", HEADS)},
+    }
+    for name in extras:
+        given |= more[name]
+    order = ["q", "k", "v", "p", "r", "l", "T", "C", "D", "i", "a", "s"]
+    names = ", ".join(n if n in given else '""' for n in order)
+    sizes = f"num_heads = {HEADS}, kv_num_heads = {GROUPS}"
+    body = f"y, c, d = com.microsoft.GroupQueryAttention<{attributes}{sizes}>({names})"
+    check(tmp_path, body, given, "float y, float c, float d", 5e-6)

@@ -104,7 +104,7 @@ def check_attributes(main: ir.Graph, registry: Registry) -> None:
     """
     for node in main.all_nodes():
         row = registry.operator(node)
-        if row is not None:
+        if row is not None and row.check is not None:
             row.check(node)
 
 

@@ -199,10 +199,6 @@ class Executor(ProgramExecutor):
         for work in self._work:
             work()
 
-    def infer(self) -> None:
-        """The same; when it returns, all is done."""
-        self.step()
-
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
         return {
@@ -396,7 +392,7 @@ class Executor(ProgramExecutor):
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
             targets = tuple(zip(call.outputs, places, strict=True))
             if len(step.calls) == 1 and call.kernels and not dynamic and places.count(None) == len(places):
-                return functools.partial(self._run_on_host, call, function, fixed)
+                return functools.partial(self.run_kernels, call, function, fixed)
             calls.append((f"{call.node.op_type} {call.node.name!r}", function, fixed, dynamic, targets))
 
         def run() -> None:
@@ -409,12 +405,6 @@ class Executor(ProgramExecutor):
                         self.store(value, result, title)
 
         return run
-
-    def _run_on_host(
-        self, call: HostCall, function: Callable[..., list[object]], operands: Sequence[object | None]
-    ) -> None:
-        """Run kernels of ours whose results lie outside the arena: only their next run changes these."""
-        self._host.update(zip(call.outputs, function(operands)))
 
     def _library_step(self, step: Step) -> Callable[[], None]:
         library = LibraryStep(step, self)

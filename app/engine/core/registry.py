@@ -1,7 +1,6 @@
 """Knowledge as rows: what operators mean, which implementations there are.
 
-The registry is the union of the tables in `app.engine.operators.tables`, `app.engine.backends` and
-`app.engine.reference`, built once by `load()`. A new operator or accelerator is a new file with rows.
+The registry is the union of all tables, built once by `load()`: a new operator or accelerator is a new file.
 """
 
 import importlib
@@ -165,6 +164,7 @@ class Operator:
         elementwise: each output element depends on one element of every input, broadcast.
         per_axis: operands may vary along the axis that an attribute names, and along no other.
         storage: storage types as MXNet infers them, of an operator of domain `mxnet`.
+        check: raises GraphError where attributes of a node do not fit, beyond what its schema says.
     """
 
     op: str
@@ -172,6 +172,7 @@ class Operator:
     per_axis: bool = False
     storage: StorageRuleOf | None = None
     domain: str = ""
+    check: Callable[[ir.Node], None] | None = None
 
 
 def no_pairs(_group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
@@ -241,8 +242,7 @@ class Implementation:
         makes_sparse: its result is sparse though its operands are dense.
         memories: operands that must be in a memory of the target; others are where they are.
         pattern: operators of every group that it computes; None where its rows tell.
-        detail: what its time depends on beside operators, shapes and types, without spaces: how full
-            a constant is.
+        detail: what its time depends on beside operators, shapes and types, without spaces.
         error: relative rms error, measured on the weights, of a row that rounds more than a plain sum
             does; None of others.
         tunings: names of the ways to cut the work that are worth measuring, see `PlanningContext.tuning`.

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
+from app.engine.core.registry import Registry
 from app.engine.model import given_tensors, naming, operand_types
 from app.engine.model.shape_inference import inference
-from app.engine.operators import forest
 from app.engine.storage.inference import declared
 from app.engine.types.errors import GraphError, InputError
 from app.engine.types.limits import memory_bytes
@@ -91,11 +91,21 @@ class InferTypes:
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
         operand_types.check(model)
-        for node in model.graph.all_nodes():
-            if node.domain == forest.DOMAIN and node.op_type in forest.OPERATORS:
-                forest.check(node)
+        check_attributes(model.graph, compilation.registry)
         returned = {v.name or "": kind for v in model.graph.outputs if (kind := declared(v)) is not None}
         return replace(compilation, source=source, bindings=replace(bindings, returned=returned))
+
+
+def check_attributes(main: ir.Graph, registry: Registry) -> None:
+    """Ask the rows of operators whether attributes fit, in nested graphs too.
+
+    Raises:
+        GraphError: those of a node do not.
+    """
+    for node in main.all_nodes():
+        row = registry.operator(node)
+        if row is not None and row.check is not None:
+            row.check(node)
 
 
 def _races(compilation: Compilation) -> bool:

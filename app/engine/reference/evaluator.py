@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 
 from app.engine.core import graph
-from app.engine.reference import contrib, control, corrections, ml, recurrent, windows
+from app.engine.reference import contrib, control, corrections, encoders, ml, recurrent, windows
 from app.engine.reference.correction import Correction, operator_class
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
@@ -20,6 +20,7 @@ CORRECTIONS: tuple[Correction, ...] = (
     *contrib.CORRECTIONS,
     *control.CORRECTIONS,
     *corrections.CORRECTIONS,
+    *encoders.CORRECTIONS,
     *ml.CORRECTIONS,
     *recurrent.CORRECTIONS,
     *windows.CORRECTIONS,

@@ -103,18 +103,6 @@ def cast_map(
     return [y]
 
 
-def category_mapper(
-    x: Array,
-    *,
-    cats_int64s: Ints,
-    cats_strings: Strings,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-) -> list[Array]:
-    """Numbers of names, or names of numbers."""
-    return _translated(x, cats_strings, cats_int64s, default_int64, default_string)
-
-
 def dict_vectorizer(
     x: Mapping[object, object],
     *,
@@ -125,50 +113,6 @@ def dict_vectorizer(
     missing = type(next(iter(x.values()), 0.0))()
     found = [x.get(word, missing) for word in string_vocabulary or int64_vocabulary or ()]
     return [np.array([found], object if isinstance(missing, str) else None)]
-
-
-def label_encoder(
-    x: Array,
-    *,
-    classes_strings: Strings | None = None,
-    default_float: float = -0.0,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-    **tables: Any,
-) -> list[Array]:
-    """Below version 4: what a table has for each element, else the default; NaN is never found."""
-    if classes_strings:
-        numbers = range(len(classes_strings))
-        return _translated(x, classes_strings, numbers, default_int64, default_string)
-    (keys,) = (v for k, v in tables.items() if k.startswith("keys_"))
-    ((name, values),) = ((k, v) for k, v in tables.items() if k.startswith("values_"))
-    rows: Mapping[str, tuple[object, type]] = {
-        "values_strings": (default_string, object),
-        "values_int64s": (default_int64, np.int64),
-        "values_floats": (default_float, np.float32),
-    }
-    default, kind = rows[name]
-    wide = np.asarray(keys, np.float32).tolist() if isinstance(keys[0], float) else keys
-    return [_looked_up(x, wide, values, default, np.dtype(kind))]
-
-
-def _translated(
-    x: Array, names: Strings, numbers: Ints, default_number: int, default_name: str
-) -> list[Array]:
-    """Numbers of names, or names of numbers."""
-    if x.dtype.kind in "OUS":
-        return [_looked_up(x, names, numbers, default_number, np.dtype(np.int64))]
-    return [_looked_up(x, numbers, names, default_name, np.dtype(object))]
-
-
-def _looked_up(
-    x: Array, keys: Sequence[Any], values: Sequence[Any], default: object, kind: np.dtype[Any]
-) -> Array:
-    """The value of each element's key. The first of equal keys counts."""
-    table = dict(reversed(list(zip(keys, values))))
-    found = np.empty(x.size, kind)
-    found[:] = [table.get(e, default) for e in x.reshape(-1).tolist()]
-    return found.reshape(x.shape)
 
 
 def linear_classifier(
@@ -473,9 +417,7 @@ _OPEN = "leaves out what the specification leaves open"
 CORRECTIONS = (
     Correction("ArrayFeatureExtractor", array_feature_extractor, "keeps vectors", domain=DOMAIN),
     Correction("CastMap", cast_map, "is absent", domain=DOMAIN),
-    Correction("CategoryMapper", category_mapper, "is absent", domain=DOMAIN),
     Correction("DictVectorizer", dict_vectorizer, "takes arrays of maps", domain=DOMAIN),
-    Correction("LabelEncoder", label_encoder, "lacks the form of version 1", until=4, domain=DOMAIN),
     Correction("LinearClassifier", linear_classifier, _OPEN, domain=DOMAIN),
     Correction("LinearRegressor", linear_regressor, "lacks transforms and vectors", domain=DOMAIN),
     Correction("Normalizer", normalizer, "divides by the largest magnitude", domain=DOMAIN),

@@ -47,6 +47,7 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
     plan = compilation.plan
     proto = proto_of(compilation.model) if plain is None else plain
     layouts = rearranged(compilation)
+    proto.functions.extend(f for op, f in _BOUNDED.items() if any(n.op_type == op for n in proto.graph.node))
     if not layouts:
         return proto
     written = {node.output[0]: node for node in proto.graph.node}
@@ -63,8 +64,51 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
     proto.graph.node.extend(nodes)
     _retype(proto.graph, layouts)
     proto.functions.extend(library.functions)
-    proto.opset_import.append(onnx.OperatorSetIdProto(domain=DOMAIN, version=1))
+    if DOMAIN not in {o.domain for o in proto.opset_import}:
+        proto.opset_import.append(onnx.OperatorSetIdProto(domain=DOMAIN, version=1))
     return proto
+
+
+# Operators of `app.engine.rewrites.bounded`; what is undefined there is 0 here.
+_BOUNDED = {
+    function.name: function
+    for function in map(
+        onnx.parser.parse_function,
+        (
+            """<domain: "stowplan", opset_import: ["": 21]> Prefix <axis> (x, count) => (y) {
+                first = Constant <value_ints: ints = [0]> ()
+                along = Constant <value_int: int = @axis> ()
+                axes = Unsqueeze (along, first)
+                y = Slice (x, first, count, axes)
+            }""",
+            """<domain: "stowplan", opset_import: ["": 21]> BoundedCompress <axis> (x, condition) => (y) {
+                kept = Compress <axis: int = @axis> (x, condition)
+                whole = Shape (x)
+                found = Shape (kept)
+                missing = Sub (whole, found)
+                before = Sub (whole, whole)
+                pads = Concat <axis: int = 0> (before, missing)
+                y = Pad (kept, pads)
+            }""",
+            """<domain: "stowplan", opset_import: ["": 21]>
+            BoundedNonMaxSuppression <center_point_box, bound>
+            (boxes, scores, most, limit, least, valid) => (y, count) {
+                first = Constant <value_ints: ints = [0]> ()
+                second = Constant <value_ints: ints = [1]> ()
+                third = Constant <value_ints: ints = [2]> ()
+                some = Slice (boxes, first, valid, second)
+                ranked = Slice (scores, first, valid, third)
+                found = NonMaxSuppression <center_point_box: int = @center_point_box>
+                    (some, ranked, most, limit, least)
+                count = Shape <start: int = 0, end: int = 1> (found)
+                all = Constant <value_int: int = @bound> ()
+                missing = Sub (all, count)
+                pads = Concat <axis: int = 0> (first, first, missing, first)
+                y = Pad (found, pads)
+            }""",
+        ),
+    )
+}
 
 
 def rearranged(compilation: Compilation) -> dict[ir.Value, Layout]:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, RewriteRule, constant
+from app.engine.core.rewriter import Made, Replacement, RewriteRule, constant
 from app.engine.model.runtime_operators import MICROSOFT
 from app.engine.operators.block_quantized import BIAS, BLOCKS, packed
 
@@ -121,6 +121,31 @@ def _of_dequantized(source: ir.Node, turned: bool) -> tuple[Array, Array, Array 
     origin = unsigned(arrays[2]) if arrays[2] is not None else np.full(arrays[1].shape, shift, np.uint8)
     zeros = None if np.all(origin == 1 << (bits - 1)) else spread(origin)
     return whole.reshape(n, blocks, own), spread(arrays[1]), zeros, bits, own
+
+
+def dequantize_blocks(node: ir.Node) -> Replacement | None:
+    """(x - zero) * scale of blocks that a run computes, with an axis of blocks and one within them."""
+    x, scale = graph.operand(node, 0), graph.operand(node, 1)
+    zero, size = graph.input_at(node, 2), graph.attribute(node, "block_size", 0)
+    shape, scales = graph.shape(x), graph.shape(scale)
+    if not size or graph.is_constant(x) or shape is None or scales is None or 0 in shape:
+        return None
+    axis = graph.attribute(node, "axis", 1) % len(shape)
+    real = node.outputs[0].dtype
+    if x.dtype not in NARROW or real != ir.DataType.FLOAT or scale.dtype != real or shape[axis] % size:
+        return None
+    made = Made(node)
+
+    def wide(value: ir.Value, *to: int) -> ir.Value:
+        found = value if value.dtype == real else made("Cast", value, to=int(ir.DataType.FLOAT))
+        return made("Reshape", found, made.axes(*to))
+
+    column = (*scales[: axis + 1], 1, *scales[axis + 1 :])
+    found = wide(x, *shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
+    if zero is not None:
+        found = made("Sub", found, wide(zero, *column))
+    found = made("Mul", found, wide(scale, *column))
+    return Replacement([made("Reshape", found, made.axes(*shape))], made.nodes)
 
 
 def rows(*backends: str) -> tuple[RewriteRule, ...]:

@@ -218,7 +218,7 @@ def rotary_embedding(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
         wide = n("Transpose", x, perm=[0, 2, 1, 3])
     width = graph.static_shape(x)[-1] // (heads if len(shape) == 3 else 1)
     angles = [_at_positions(n, table, ids, (batch, length, half)) for table in (cos, sin)]
-    turned = _rotated(n, wide, angles, 2 * half, width, bool(graph.attribute(node, "interleaved", 0)))
+    turned = rotated(n, wide, angles, 2 * half, width, bool(graph.attribute(node, "interleaved", 0)))
     if len(shape) == 3:
         return [n("Reshape", turned, n.constant(shape))]
     return [n("Transpose", turned, perm=[0, 2, 1, 3])]
@@ -237,7 +237,7 @@ def _at_positions(n: Nodes, table: ir.Value | None, ids: ir.Value | None, shape:
     return n("Reshape", found, n.constant([batch, length, 1, half]))
 
 
-def _rotated(n: Nodes, x: Any, angles: list[Any], turned: int, width: int, interleaved: bool) -> Any:
+def rotated(n: Nodes, x: Any, angles: list[Any], turned: int, width: int, interleaved: bool) -> Any:
     """[batch, positions, heads, width], the first `turned` elements of each head turned."""
     rest: list[Any] = []
     if turned < width:
@@ -258,6 +258,61 @@ def _rotated(n: Nodes, x: Any, angles: list[Any], turned: int, width: int, inter
         whole = n("Reshape", n("Concat", *both, axis=-1), n.constant([0, 0, 0, turned]))
         return n("Concat", whole, *rest, axis=-1) if rest else whole
     return n("Concat", real, imaginary, *rest, axis=-1)
+
+
+def bias_split_gelu(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+    """The first half of a sum with a bias, times Gelu of the second."""
+    first, second = n("Split", n("Add", *node.inputs[:2]), axis=-1, num_outputs=2, outputs=2)
+    return [n("Mul", first, n("Gelu", second))]
+
+
+_LAST, _FIRST = (0, 3, 1, 2), (0, 2, 3, 1)  # to channels first from channels last, and back
+
+
+def group_norm(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """GroupNormalization of images whose channels are last or first, and Swish."""
+    x, gamma, beta = (graph.operand(node, i) for i in range(3))
+    y = _groups_normalized(n, node, x, (gamma, beta))
+    return None if y is None else [y]
+
+
+def skip_group_norm(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """The same of the sum of an image, another one and a bias."""
+    x, gamma, beta, skip = (graph.operand(node, i) for i in range(4))
+    bias, shape = graph.input_at(node, 4), graph.shape(skip)
+    if shape is None or (not graph.attribute(node, "channels_last", 1) and (bias or len(shape) == 2)):
+        return None
+    if len(shape) == 2:
+        skip = n("Reshape", skip, n.constant([shape[0], 1, 1, shape[1]]))
+    total = n("Add", x, skip)
+    total = total if bias is None else n("Add", total, bias)
+    total.dtype, total.shape = x.dtype, x.shape
+    y = _groups_normalized(n, node, total, (gamma, beta))
+    return None if y is None else first_of(node, y, total)
+
+
+def _groups_normalized(n: Nodes, node: ir.Node, x: ir.Value, scales: tuple[ir.Value, ...]) -> ir.Value | None:
+    shape, activation = graph.shape(x), graph.attribute(node, "activation", 0)
+    if x.dtype is None or shape is None or len(shape) != 4 or activation not in (0, 1):
+        return None
+    last = graph.attribute(node, "channels_last", 1)
+    y: ir.Value = n("Transpose", x, perm=_LAST) if last else x
+    wide = [v if v.dtype == x.dtype else n("Cast", v, to=int(x.dtype)) for v in scales]
+    epsilon = graph.attribute(node, "epsilon", 1e-5)
+    y = n("GroupNormalization", y, *wide, epsilon=epsilon, num_groups=graph.attribute(node, "groups", 1))
+    y = n("Mul", y, n("Sigmoid", y)) if activation else y
+    return n("Transpose", y, perm=_FIRST) if last else y
+
+
+def nhwc_conv(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Conv of an image whose channels are last; those of its weights are too, as its fusion writes them."""
+    x, w = graph.operand(node, 0), graph.operand(node, 1)
+    shapes = graph.shape(x), graph.shape(w)
+    if any(s is None or len(s) != 4 for s in shapes):
+        return None
+    image = n("Transpose", x, perm=_LAST)
+    y = n("Conv", image, n("Transpose", w, perm=_LAST), graph.input_at(node, 2), **others(node))
+    return [n("Transpose", y, perm=_FIRST)]
 
 
 def rule(name: str, build: Build) -> Callable[[ir.Node], Replacement | None]:
@@ -289,6 +344,10 @@ BUILDS: tuple[tuple[str, Build, str], ...] = (
     ("FusedGemm", fused_gemm, MICROSOFT),
     ("RotaryEmbedding", rotary_embedding, MICROSOFT),
     ("RotaryEmbedding", rotary_embedding, ""),
+    ("BiasSplitGelu", bias_split_gelu, MICROSOFT),
+    ("GroupNorm", group_norm, MICROSOFT),
+    ("SkipGroupNorm", skip_group_norm, MICROSOFT),
+    ("NhwcConv", nhwc_conv, MICROSOFT),
 )
 
 

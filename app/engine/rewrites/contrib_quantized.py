@@ -3,10 +3,12 @@
 Source: docs/ContribOperators.md of onnxruntime.
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
@@ -29,8 +31,10 @@ def binary(op: str, n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     return _quantized(n, node, n(op, _real(n, node, 0), _real(n, node, 3)), 6)
 
 
+COERCED_UNTIL = 13  # opset whose Softmax has one axis
+
 # Attributes that are not those of the operator that is computed.
-_OWN = ("channels_last", "opset")
+_OWN = ("channels_last",)
 
 
 def unary(op: str, n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
@@ -38,6 +42,19 @@ def unary(op: str, n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
     if graph.attribute(node, "channels_last", 0):
         return None
     return _quantized(n, node, n(op, _real(n, node, 0), **others(node, *_OWN)), 3)
+
+
+def softmax(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Softmax along an axis, or, as below opset 13, of all elements from an axis on."""
+    axis, real = graph.attribute(node, "axis", -1), _real(n, node, 0)
+    shape = graph.shape(graph.operand(node, 0))
+    if graph.attribute(node, "opset", 0) >= COERCED_UNTIL:
+        return _quantized(n, node, n("Softmax", real, axis=axis), 3)
+    if shape is None or 0 in shape:
+        return None
+    rows = math.prod(shape[: axis % len(shape)])
+    flat = n("Reshape", real, n.constant([rows, math.prod(shape) // rows]))
+    return _quantized(n, node, n("Reshape", n("Softmax", flat, axis=-1), n.constant(shape)), 3)
 
 
 def global_average_pool(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
@@ -86,11 +103,55 @@ def renamed(op: str, n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     return [n(op, *node.inputs, **others(node))]
 
 
+_BYTES = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}
+
+
+def gather_blocks(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Rows of a table whose blocks have scales, gathered and then dequantized."""
+    data, indices, scales = (graph.operand(node, i) for i in range(3))
+    zeros, size = graph.input_at(node, 3), graph.attribute(node, "block_size", 128)
+    shape, at = graph.shape(data), graph.shape(indices)
+    if shape is None or at is None or graph.shape(scales) is None or graph.dtype(data) is None:
+        return None
+    rank, bits = len(shape), graph.attribute(node, "bits", 4)
+    along = graph.attribute(node, "quantize_axis", 1) % rank
+    if graph.attribute(node, "gather_axis", 0) % rank or not along:
+        return None
+    blocks, wider = graph.static_shape(scales)[along], _BYTES.get(data.dtype or ir.DataType.UNDEFINED)
+    if wider is not None:
+        data = n("Cast", data, to=int(wider))
+        zeros = None if zeros is None else n("Cast", zeros, to=int(wider))
+    rows, row_scales, row_zeros = (
+        None if v is None else n("Gather", v, indices, axis=0) for v in (data, scales, zeros)
+    )
+    if wider is None and graph.operand(node, 0).dtype == ir.DataType.UINT8:
+        if along != rank - 1 or bits not in (4, 8):
+            return None
+        lead = (*at, *shape[1:-1])
+        if bits == 4:
+            rows = _halves(n, rows, (*lead, 2 * shape[-1]))
+            wide = (*lead, 2 * -(-blocks // 2))
+            row_zeros = None if zeros is None else _halves(n, row_zeros, wide)
+            if row_zeros is not None and wide[-1] != blocks:
+                row_zeros = n("Slice", row_zeros, n.constant([0]), n.constant([blocks]), n.constant([-1]))
+        if row_zeros is None:
+            row_zeros = n.constant(np.full((*lead, blocks), 2 ** (bits - 1)), np.uint8)
+    axis = along + len(at) - 1
+    return [n("DequantizeLinear", rows, row_scales, row_zeros, axis=axis, block_size=size)]
+
+
+def _halves(n: Nodes, packed: Any, shape: tuple[int, ...]) -> Any:
+    """Numbers of 4 bits, two of a byte, the lower one first."""
+    low = n("BitwiseAnd", packed, n.constant(15, np.uint8))
+    high = n("BitShift", packed, n.constant(4, np.uint8), direction="RIGHT")
+    pairs = n("Concat", *(n("Unsqueeze", v, n.constant([-1])) for v in (low, high)), axis=-1)
+    return n("Reshape", pairs, n.constant(shape))
+
+
 UNARY: Mapping[str, str] = {
     "QLinearLeakyRelu": "LeakyRelu",
     "QLinearSigmoid": "Sigmoid",
     "QLinearAveragePool": "AveragePool",
-    "QLinearSoftmax": "Softmax",
 }
 BUILDS: tuple[tuple[str, Build, str], ...] = (
     ("QLinearAdd", partial(binary, "Add"), MICROSOFT),
@@ -98,7 +159,9 @@ BUILDS: tuple[tuple[str, Build, str], ...] = (
     *((op, partial(unary, core), MICROSOFT) for op, core in UNARY.items()),
     ("QLinearGlobalAveragePool", global_average_pool, MICROSOFT),
     ("QLinearConcat", concat, MICROSOFT),
+    ("QLinearSoftmax", softmax, MICROSOFT),
     ("QLinearWhere", where, MICROSOFT),
+    ("GatherBlockQuantized", gather_blocks, MICROSOFT),
     ("MatMulIntegerToFloat", matmul_to_float, MICROSOFT),
     ("DynamicQuantizeMatMul", dynamic_quantize_matmul, MICROSOFT),
     ("QuantizeLinear", partial(renamed, "QuantizeLinear"), MICROSOFT),

@@ -2,13 +2,14 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.calls import HostCall
 from app.engine.core.placement import Slice
 from app.engine.core.program import Program, Step
 from app.engine.types.errors import KernelError, UnknownOperatorError
@@ -63,6 +64,10 @@ class ProgramExecutor(ABC):
     def step(self) -> None:
         """Run all steps on the inputs that were fed."""
 
+    def infer(self) -> None:
+        """The same; when it returns, all is done."""
+        self.step()
+
     @abstractmethod
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
@@ -81,6 +86,12 @@ class ProgramExecutor(ABC):
             self._write(value, as_planned(value, result, writer))
         else:
             self._host[value] = _owned(result)
+
+    def run_kernels(
+        self, call: HostCall, function: Callable[..., list[object]], operands: Sequence[object | None]
+    ) -> None:
+        """Run kernels of a call whose results lie outside the arena: only their next run changes these."""
+        self._host.update(zip(call.outputs, function(operands)))
 
     def _ran(self, index: int) -> None:  # noqa: B027  # a hook
         """Called after each step in poisoned memory; for tests."""

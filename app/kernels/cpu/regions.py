@@ -185,50 +185,62 @@ def roi_align_max(x, rois, images, y, scales, count, channels, h, w, oh, ow, rat
                 y[(roi * channels + c) * oh * ow + unit] = best
 
 
-def max_roi_pool(x, rois, y, scale, line, count, channels, h, w, oh, ow, begin, end, thread):
+def max_roi_pool(x, rois, y, scale, line, edges, count, channels, h, w, oh, ow, begin, end, thread):
     """y[r, c] = maxima over the bins of region r, rounded outwards to pixels; 0 where a bin is empty.
 
     x: T[count, channels, h, w]; rois: T[r, 5], (image, x1, y1, x2, y2); y: T[r, channels, oh, ow];
-    scale: T[1]; line: T[threads, w]. A region of no image is NaN. Units are planes of y.
+    scale: T[1]; line: T[threads, w]; edges: int64[threads, 2, oh + ow], half-open pixels of the bins of a
+    region. A region of no image is NaN. Units are planes of y.
     """
-    zero, one = like(scale[0], 0), like(scale[0], 1)
-    spare = thread * w
+    zero = like(scale[0], 0)
+    spare, rows, columns = thread * w, thread * 2 * (oh + ow), thread * 2 * (oh + ow) + 2 * oh
+    known = -1
     for unit in range(begin, end):
         roi, c = unit // channels, unit % channels
-        at = 5 * roi
-        image = int(rois[at])
-        left = pixel_of(rois[at + 1], scale[0])
-        top = pixel_of(rois[at + 2], scale[0])
-        right = pixel_of(rois[at + 3], scale[0])
-        bottom = pixel_of(rois[at + 4], scale[0])
-        bin_h = like(one, max(bottom - top + 1, 1)) / like(one, oh)
-        bin_w = like(one, max(right - left + 1, 1)) / like(one, ow)
+        image = int(rois[5 * roi])
         if image < 0 or image >= count:
             for i in range(oh * ow):
                 y[unit * oh * ow + i] = zero / zero
             continue
-        begin_w, end_w = min(max(left, 0), w), min(max(right + 1, left + 1, 0) + 1, w)
+        if roi != known:
+            known = roi
+            bins_of(rois, 5 * roi + 2, scale[0], edges, rows, oh, h)
+            bins_of(rois, 5 * roi + 1, scale[0], edges, columns, ow, w)
+        begin_w, end_w = edges[columns], edges[columns + 2 * ow - 1]
+        target = unit * oh * ow
         for i in range(oh):
-            low = min(max(math.floor(like(one, i) * bin_h) + top, 0), h)
-            high = min(max(math.ceil(like(one, i + 1) * bin_h) + top, 0), h)
+            low, high = edges[rows + 2 * i], edges[rows + 2 * i + 1]
+            if low >= high:
+                for j in range(ow):
+                    y[target + j] = zero
+                target += ow
+                continue
             source = ((image * channels + c) * h + low) * w
-            if low < high:
+            for b in range(begin_w, end_w):
+                line[spare + b] = x[source + b]
+            for a in range(1, high - low):
                 for b in range(begin_w, end_w):
-                    line[spare + b] = x[source + b]
-                for a in range(1, high - low):
-                    for b in range(begin_w, end_w):
-                        v = x[source + a * w + b]
-                        line[spare + b] = v if v > line[spare + b] else line[spare + b]
+                    v = x[source + a * w + b]
+                    line[spare + b] = v if v > line[spare + b] else line[spare + b]
             for j in range(ow):
-                first = min(max(math.floor(like(one, j) * bin_w) + left, 0), w)
-                last = min(max(math.ceil(like(one, j + 1) * bin_w) + left, 0), w)
-                best = zero
-                if low < high and first < last:
-                    best = line[spare + first]
-                    for b in range(first + 1, last):
-                        v = line[spare + b]
-                        best = v if v > best else best
-                y[unit * oh * ow + i * ow + j] = best
+                first, last = edges[columns + 2 * j], edges[columns + 2 * j + 1]
+                best = line[spare + first] if first < last else zero
+                for b in range(first + 1, last):
+                    v = line[spare + b]
+                    best = v if v > best else best
+                y[target + j] = best
+            target += ow
+
+
+@njit
+def bins_of(rois, at, scale, edges, to, count, extent):
+    """Half-open pixels of the bins of a region along an axis, from rois[at] to rois[at + 2]."""
+    one = like(scale, 1)
+    start, stop = pixel_of(rois[at], scale), pixel_of(rois[at + 2], scale)
+    size = like(one, max(stop - start + 1, 1)) / like(one, count)
+    for i in range(count):
+        edges[to + 2 * i] = min(max(math.floor(like(one, i) * size) + start, 0), extent)
+        edges[to + 2 * i + 1] = min(max(math.ceil(like(one, i + 1) * size) + start, 0), extent)
 
 
 @njit

@@ -67,6 +67,27 @@ def compress(x, condition, y, chosen, found, limit, outer, n, inner, begin, end)
                     y[target + j] = x[source + j]
 
 
+def bounded_compress(x, condition, y, outer, n, inner, begin, end):
+    """First of y = the slices of x along the middle axis where a condition holds; the rest is undefined.
+
+    x, y: T[outer, n, inner]; condition: uint8[n]. Units are slices of the outer axis.
+    """
+    for o in range(begin, end):
+        count = 0
+        base = o * n * inner
+        if inner == 1:
+            for i in range(n):
+                y[base + count] = x[base + i]  # overwritten by the next one unless this one counts
+                count += condition[i] != 0
+            continue
+        for i in range(n):
+            if condition[i]:
+                source, target = base + i * inner, base + count * inner
+                for j in range(inner):
+                    y[target + j] = x[source + j]
+                count += 1
+
+
 _UNIQUE = """\
 from numba import uint64
 
@@ -208,28 +229,31 @@ def overlaps(kept, size, x1, y1, x2, y2, limit):
 
 
 def suppress(
-    boxes, scores, limit, least, y, heap, kept, found, batch, classes, n, most, has_least, center, begin, end
-):
+    boxes, scores, most, limit, least, valid, y, found, heap, kept, batch, classes, n, cap, has_least, center,
+    begin, end,
+):  # fmt: skip
     """Y = (image, class, box) of boxes in order of their scores, without those that overlap with one before.
 
     boxes: float32[batch, n, 4], opposite corners (y, x), or center and extents (x, y) with `center`; scores:
-    float32[batch, classes, n]; y: int64[.., 3]; heap: int64[n + 1]; kept: float32[5, most rounded up to
-    GROUP]; limit, least: float32[1]; at most `most` boxes a class; with `has_least` of scores above `least`.
+    float32[batch, classes, n]; y: int64[.., 3]; heap: int64[n + 1]; kept: float32[5, cap rounded up to
+    GROUP]; most, valid: int64[1]; limit, least: float32[1]. The first `valid` boxes count; at most `most` of
+    a class, and `cap`, are chosen; with `has_least` of scores above `least`.
     """
     half = like(boxes[0], 0.5)
     for _ in range(begin, end):
         count = 0
+        most_, valid_ = min(most[0], cap), min(valid[0], n)
         for line in range(batch * classes):
             image = line // classes
             at = line * n
             size = 0
-            for i in range(n):
+            for i in range(valid_):
                 heap[size] = i
                 size += 1 if not has_least or scores[at + i] > least[0] else 0
             for i in range(size // 2):
                 sift(heap, at, size // 2 - 1 - i, size, scores)
             chosen = 0
-            while size > 0 and chosen < most:
+            while size > 0 and chosen < most_:
                 i = heap[0]
                 size -= 1
                 heap[0] = heap[size]

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core.registry import Operator, Registry, load
+from app.engine.passes.infer_types import check_attributes
 from app.engine.passes.partition import single
 from app.engine.rewrites.conv1d_as_2d import readers
 from app.engine.storage.inference import inferred
@@ -22,6 +23,10 @@ def unsupported(_attributes: Attributes, _inputs: int, _outputs: int) -> Storage
     raise NotImplementedError
 
 
+def refused(_node: ir.Node) -> None:
+    raise GraphError("attributes do not fit")
+
+
 def mutated(row: Operator) -> Mapping[str, Any]:
     """By column, another value than the row has."""
     return {
@@ -30,6 +35,7 @@ def mutated(row: Operator) -> Mapping[str, Any]:
         "elementwise": not row.elementwise,
         "per_axis": not row.per_axis,
         "storage": unsupported,
+        "check": refused,
     }
 
 
@@ -40,10 +46,15 @@ def answers(row: Operator, op: str, domain: str) -> tuple[object, ...]:
     node = ir.node(op, [x], {"stype": "default"}, domain=domain, name="n")
     graph = ir.Graph([x], node.outputs, nodes=[node], name="one")
     try:
+        check_attributes(graph, registry)
+        checked = ""
+    except (GraphError, KeyError) as error:
+        checked = str(error)
+    try:
         kinds = tuple(inferred(graph, registry, "default").kinds.values()) if domain == MXNET else ()
     except (GraphError, NotImplementedError) as error:
         kinds = (str(error),)
-    return registry.operator(node) is None, single(node, registry).op, tuple(readers([row])), kinds
+    return registry.operator(node) is None, single(node, registry).op, tuple(readers([row])), kinds, checked
 
 
 def test_every_operator_is_found_by_its_node() -> None:

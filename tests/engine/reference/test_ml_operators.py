@@ -343,6 +343,22 @@ def runs(path: Path, op: str, seeds: int) -> Iterator[tuple[int, dict[str, Array
         yield seed, fed, session, expected
 
 
+@pytest.mark.parametrize(("version", "kind"), [(2, "floats"), (4, "floats"), (4, "tensor")])
+def test_nan_is_a_key_from_version_four_on(version: int, kind: str, tmp_path: Path) -> None:
+    keys, x = np.array([1.5, np.nan], np.float32), np.array([[np.nan, 1.5], [0.0, -np.nan]], np.float32)
+    tables: dict[str, Any] = {"keys_floats": keys.tolist(), "values_floats": [2.0, 3.0], "default_float": 9.0}
+    if kind == "tensor":
+        values = {"keys_tensor": keys, "values_tensor": [2.0, 3.0], "default_tensor": [9.0]}
+        tables = {name: ir.tensor(np.array(v, np.float32)) for name, v in values.items()}
+    path = tmp_path / "m.onnx"
+    fed = written(path, "LabelEncoder", (version, [x], tables, 1))
+    (expected,) = session_of(path).run(None, fed)
+    model = load(path).model
+    inference.infer(model)
+    np.testing.assert_array_equal(evaluate(model, fed)["y0"], expected)
+    assert (3.0 in expected) == (version == 4)
+
+
 @pytest.mark.parametrize("op", OPERATORS)
 def test_types_shapes_and_values_are_those_of_onnxruntime(op: str, tmp_path: Path) -> None:
     path, compared = tmp_path / "m.onnx", 0

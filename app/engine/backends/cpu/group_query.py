@@ -29,7 +29,10 @@ POINTER = "float32*"
 # Places of inputs; what follows the tables of angles is not taken.
 QUERY, KEY, VALUE, PAST_K, PAST_V, LAST, TOTAL, COS, SIN = range(9)
 Y, PRESENT_K, PRESENT_V = range(3)
-REFUSED = ("smooth_softmax", "qk_output", "k_quant_type", "v_quant_type")
+REFUSED = (
+    *("smooth_softmax", "qk_output", "k_quant_type", "v_quant_type"),
+    *("sliding_window_cache", "kv_cache_bit_width"),
+)
 
 
 @after(single_rejection)
@@ -45,6 +48,8 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     for name in REFUSED:
         if graph.attribute(node, name, 0) not in (0, "", "NONE", -1):
             return f"attribute {name} is {node.attributes[name].value}"
+    if not graph.attribute(node, "causal", 1):
+        return "queries see keys behind their own"
     if (graph.input_at(node, KEY) is None) != (graph.input_at(node, VALUE) is None):
         return "keys or values alone are packed with queries"
     return None

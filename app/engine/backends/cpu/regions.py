@@ -126,6 +126,7 @@ def _pool_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     operands: Operands = (
         *of_values(x, rois, y),
         *of_type(f"{kind}*", scale, Workspace(w * kind.itemsize, per_thread=True)),
+        ("int64*", Workspace(8 * 2 * (oh + ow), per_thread=True)),
         *(batch, channels, h, w, oh, ow),
     )
     units = regions * channels if oh * ow else 0

@@ -5,7 +5,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.rewriter import Replacement, RewriteRule, constant
-from app.engine.rewrites import block_quantized, conv1d_as_2d
+from app.engine.rewrites import block_quantized, bounded, conv1d_as_2d
 from app.engine.rewrites.quantization import dequantize_weights, integer_rows
 
 
@@ -32,6 +32,8 @@ REWRITES = (
     *integer_rows("numba-cpu"),
     *block_quantized.rows("numba-cpu"),
     RewriteRule(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),
+    RewriteRule(block_quantized.dequantize_blocks, ("DequantizeLinear",), backends=("numba-cpu",)),
     *conv1d_as_2d.rows("numba-cpu"),
     RewriteRule(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
+    *bounded.rows("numba-cpu"),
 )

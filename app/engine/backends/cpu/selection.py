@@ -35,6 +35,8 @@ KINDS = (
     *("uint8", "uint16", "uint32", "uint64"),
 )
 _MODULE = "app.kernels.cpu.selection"
+# Types of what `suppress` is given the addresses of.
+SUPPRESSED = ("float32", "float32", "int64", "float32", "float32", *("int64",) * 4, "float32")
 
 
 def _request(kernel: str, pointers: tuple[str, ...], numbers: int, static: Any = None) -> Request:
@@ -51,19 +53,19 @@ def bound(bind: Bind) -> Run:
 
     Operands in the memory of a program are the same arrays in every run; their elements change.
     """
-    known: tuple[object | None, ...] = ()
+    known: Sequence[object | None] = ()
     call: Callable[[], list[object]] | None = None
     kept: Sequence[Array | None] = ()
 
     def run(values: Sequence[object | None]) -> list[object]:
         nonlocal known, call, kept
-        if call is None or any(a is not b for a, b in zip(values, known, strict=True)):
+        if call is None or (values is not known and any(a is not b for a, b in zip(values, known))):
             arrays = tuple(None if v is None else np.asarray(v, order="C") for v in values)
             call, kept = bind(arrays)
             if any(a is not v for a, v in zip(arrays, values, strict=True)):
                 once, call = call, None  # a copy, which does not see the next run's elements
                 return once()
-            known = tuple(values)
+            known = values
         return call()
 
     return run
@@ -167,11 +169,15 @@ def prepare_compress(node: ir.Node, kernels: Kernels) -> Run:
         scratch = np.empty(x.size if x.size <= SCRATCH else 0, x.dtype)
         outer, inner = math.prod(before), math.prod(after)
         numbers = address(chosen), address(found), limit, outer, n, inner, 0, 1
-        head, target = (address(x), address(condition)), address(scratch)
+        head = address(x), address(condition)
+        known = (*head, address(scratch), *numbers)
+        front = scratch.reshape(n, *after) if outer == 1 and scratch.size == x.size else None
 
         def few() -> list[object]:
-            write(*head, target, *numbers)
+            write(*known)
             taken = found.item()
+            if front is not None and not before:
+                return [front[:taken]]
             return [scratch[: outer * taken * inner].reshape(*before, taken, *after)]
 
         def many() -> list[object]:
@@ -230,9 +236,13 @@ def prepare_unique(node: ir.Node, kernels: Kernels) -> Run:
     return bound(bind)
 
 
+def kept_floats(boxes: int) -> int:
+    """Numbers of scratch for so many boxes that are compared with."""
+    return -(-boxes // selection.GROUP) * selection.GROUP * 5
+
+
 def _suppress_requests(_group: Group) -> tuple[Request, ...]:
-    pointers = (*("float32",) * 4, *("int64",) * 2, "float32", "int64")
-    return (_request("suppress", pointers, 6),)
+    return (_request("suppress", SUPPRESSED, 6),)
 
 
 def prepare_suppress(node: ir.Node, kernels: Kernels) -> Run:
@@ -244,26 +254,29 @@ def prepare_suppress(node: ir.Node, kernels: Kernels) -> Run:
     def bind(arrays: Sequence[Array | None]) -> Bound:
         boxes, scores, most, *limits = (*arrays, None, None, None)[:5]
         boxes, scores = _present(boxes), _present(scores)
+        most = np.zeros(1, np.int64) if most is None else most
         limit, least = (zero if v is None else v for v in limits)
         batch, classes, n = scores.shape
-        found, heap = np.zeros(1, np.int64), np.empty(n + 1, np.int64)
-        head = [address(a) for a in (boxes, scores, limit, least)]
+        found, heap, valid = np.zeros(1, np.int64), np.empty(n + 1, np.int64), np.full(1, n)
+        head = [address(a) for a in (boxes, scores, most, limit, least, valid)]
         tail = int(limits[1] is not None), center, 0, 1
-        y, kept = np.empty(0, np.int64), np.empty(0, np.float32)
-        scratch = tuple(address(a) for a in (y, heap, kept, found))
+        cap, y, kept = -1, np.empty((0, 3), np.int64), np.empty(0, np.float32)
+        numbers: tuple[int, ...] = ()
+
+        def take(boxes_: int) -> None:
+            nonlocal cap, y, kept, numbers
+            cap, y = boxes_, np.empty((batch * classes * boxes_, 3), np.int64)
+            kept = np.empty(kept_floats(boxes_), np.float32)
+            numbers = (*head, *map(address, (y, found, heap, kept)), batch, classes, n, cap, *tail)
 
         def call() -> list[object]:
-            nonlocal y, kept, scratch
-            allowed = 0 if most is None else min(max(int(most.item()), 0), n)
-            if y.size < 3 * batch * classes * allowed:
-                y = np.empty(3 * batch * classes * allowed, np.int64)
-                kept = np.empty(-(-allowed // selection.GROUP) * selection.GROUP * 5, np.float32)
-                scratch = tuple(address(a) for a in (y, heap, kept, found))
-            write(*head, *scratch, batch, classes, n, allowed, *tail)
-            count = found.item()
-            return [y[: 3 * count].reshape(count, 3)]
+            if cap < n and cap < (allowed := min(max(most.item(), 0), n)):
+                take(allowed)
+            write(*numbers)
+            return [y[: found.item()]]
 
-        return call, (boxes, scores, limit, least, heap)
+        take(n if batch * classes * n <= SCRATCH else 0)
+        return call, (boxes, scores, most, limit, least, heap, valid)
 
     return bound(bind)
 

@@ -150,6 +150,40 @@ def distances(context: ShapeInferenceContext, node: ir.Node) -> None:
         context.set_shape_and_dtype(node.outputs[0], shape, a.dtype)
 
 
+def like_first(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """Outputs of the shape and type of the first operand."""
+    x = graph.operand(node, 0)
+    for output in node.outputs:
+        if output.name and x.shape is not None and x.dtype is not None:
+            context.set_shape_and_dtype(output, x.shape, x.dtype)
+
+
+def half_of_last(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """BiasSplitGelu: half of the last axis."""
+    x = graph.operand(node, 0)
+    if x.dtype is not None and x.shape is not None:
+        *lead, last = x.shape
+        half = last // 2 if isinstance(last, int) else context.new_symbolic_dim()
+        context.set_shape_and_dtype(node.outputs[0], ir.Shape([*lead, half]), x.dtype)
+
+
+def nhwc_conv(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """NhwcConv: [batch, rows, columns, channels]; weights [channels, height, width, channels of a group]."""
+    x, w = graph.operand(node, 0), graph.operand(node, 1)
+    shape, weights = graph.shape(x), graph.shape(w)
+    if shape is None or weights is None or x.dtype is None or len(shape) != 4 or len(weights) != 4:
+        return
+    strides, dilations = (graph.attribute(node, a, (1, 1)) for a in ("strides", "dilations"))
+    pads = graph.attribute(node, "pads", (0, 0, 0, 0))
+    form = str(graph.attribute(node, "auto_pad", "NOTSET"))
+    sizes = []
+    for i in range(2):
+        window = dilations[i] * (weights[1 + i] - 1) + 1
+        around = {"NOTSET": pads[i] + pads[2 + i], "VALID": 0}.get(form, window - 1)
+        sizes.append((shape[1 + i] + around - window) // strides[i] + 1)
+    context.set_shape_and_dtype(node.outputs[0], ir.Shape([shape[0], *sizes, weights[0]]), x.dtype)
+
+
 def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
     """BatchNormalization below opset 14: in training, four more outputs, one element per channel."""
     known(context, node)
@@ -168,9 +202,13 @@ def _guarded(unknown: Infer, known: Infer, context: ShapeInferenceContext, node:
 
 # By domain and operator, for all versions.
 SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
+    ("com.microsoft", "BiasSplitGelu", half_of_last),
     ("com.microsoft", "CDist", distances),
     ("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
     ("com.microsoft", "GroupQueryAttention", runtime_operators.group_query_attention),
+    ("com.microsoft", "GroupNorm", like_first),
+    ("com.microsoft", "NhwcConv", nhwc_conv),
+    ("com.microsoft", "SkipGroupNorm", like_first),
     ("", "Loop", loop),
     (*GRADIENT, gradients),
     (*BACKWARD, gradients),

@@ -254,8 +254,13 @@ _INTERNAL = (
     _core(INTERNAL, "cast_storage", "CastStorage", "y = a, stored in another storage type", "same"),
     _core(INTERNAL, "sparse_retain", "SparseRetain", "y = rows b of a row_sparse a; others are 0", "same"),
     _core(INTERNAL, "zero_lanes", "ZeroLanes", "y = a, padded lanes 0", "same"),
+    _core(INTERNAL, "bounded_compress", "BoundedCompress",
+          "y = slices of a where b holds, then undefined ones, as many as a has", "same"),
+    _core(INTERNAL, "bounded_nms", "BoundedNonMaxSuppression",
+          "y, z = results of nms of the first f boxes, then undefined ones; their number", "told"),
+    _core(INTERNAL, "prefix", "Prefix", "y = the first b elements of a along an axis", "data"),
     _core(INTERNAL, "subgraph_call", "Subgraph", "y = results of the nodes that one library runs", "body"),
-)
+)  # fmt: skip
 
 CORE = (
     *_VALUES, *_ELEMENTWISE, *_CONTRACTIONS, *_WINDOWS, *_INDEXING, *_CONTROL, *_VISION, *_INTERNAL,

@@ -199,10 +199,6 @@ class Executor(ProgramExecutor):
         for work in self._work:
             work()
 
-    def infer(self) -> None:
-        """The same; when it returns, all is done."""
-        self.step()
-
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
         return {
@@ -395,6 +391,8 @@ class Executor(ProgramExecutor):
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
             targets = tuple(zip(call.outputs, places, strict=True))
+            if len(step.calls) == 1 and call.kernels and not dynamic and places.count(None) == len(places):
+                return functools.partial(self.run_kernels, call, function, fixed)
             calls.append((f"{call.node.op_type} {call.node.name!r}", function, fixed, dynamic, targets))
 
         def run() -> None:

@@ -1,0 +1,146 @@
+"""Values whose size a run finds out, with places of a bounded size: models on own kernels beside onnxruntime."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from app.engine.core.calls import HostCall
+from app.engine.report.functions import inlined, with_functions
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
+from tests.harness import OWN, Array
+from tests.session import Session
+
+N = 24
+# From x: float[24, 4] and m: float[24], whose positive elements choose some rows.
+CHOICE = "zero = Constant <value_float = 0.0> ()  chosen = Greater (m, zero)  "
+PLACES = (
+    CHOICE + "at = NonZero (chosen)  index = Transpose <perm = [1, 0]> (at)  rows = GatherND (x, index)  "
+    "minus = Constant <value_ints = [-1]> ()  one = Constant <value_ints = [1]> ()  "
+    "nil = Constant <value_ints = [0]> ()  two = Constant <value_ints = [2]> ()  "
+)
+LIMIT = "n = Shape (rows)  most = Constant <value_ints = [7]> ()  first = Slice (n, nil, one)  " \
+    "both = Concat <axis = 0> (most, first)  k = ReduceMin (both, nil)  column = Constant <value_int = 1> ()  " \
+    "score = Gather <axis = 1> (rows, column)  "  # fmt: skip
+SUPPRESSED = (
+    "box = Unsqueeze (rows, nil)  value = Gather <axis = 1> (rows, column)  ranks = Unsqueeze (value, nil)  "
+    "ranked = Unsqueeze (ranks, nil)  many = Constant <value_ints = [9]> ()  "
+    "overlap = Constant <value_floats = [0.4]> ()  kept = NonMaxSuppression (box, ranked, many, overlap)  "
+    "last = Gather <axis = 1> (kept, two)  places = Squeeze (last, one)  "
+)
+BODIES = {
+    "rows": PLACES + "y = Identity (rows)",
+    "elementwise": PLACES + "a = Sigmoid (rows)  b = Slice (x, nil, one)  c = Mul (a, b)  y = Add (c, rows)",
+    "cast": PLACES + "a = Cast <to = 7> (rows)  b = Cast <to = 1> (a)  y = Sub (rows, b)",
+    "two_axes": "zero = Constant <value_float = 0.0> ()  b = Greater (x, zero)  at = NonZero (b)  "
+    "index = Transpose <perm = [1, 0]> (at)  y = GatherND (x, index)",
+    "compress": CHOICE + "a = Compress <axis = 0> (x, chosen)  y = Exp (a)",
+    "compress_flat": CHOICE + "a = Compress (x, chosen)  y = Exp (a)",
+    "reshape": PLACES + "s = Constant <value_ints = [-1, 2]> ()  a = Reshape (rows, s)  y = Neg (a)",
+    "keep": PLACES + "s = Constant <value_ints = [0, 2, -1]> ()  a = Reshape (rows, s)  y = Neg (a)",
+    "flat": PLACES + "a = Reshape (rows, minus)  y = Neg (a)",
+    "squeeze": PLACES + "a = Unsqueeze (rows, one)  b = Exp (a)  c = Squeeze (b, one)  y = Transpose (c)",
+    "slice_rows": PLACES + "e = Constant <value_ints = [5]> ()  a = Slice (rows, two, e)  y = Neg (a)",
+    "slice_end": PLACES + "a = Slice (rows, one, minus)  y = Neg (a)",
+    "slice_columns": PLACES + "a = Slice (rows, one, minus, one)  y = Neg (a)",
+    "slice_to": PLACES
+    + "s = Shape <start = 0, end = 1> (rows)  h = Div (s, two)  a = Slice (x, nil, h)  y = Neg (a)",
+    "split": PLACES + "a, b = Split <axis = 1, num_outputs = 2> (rows)  y = Sub (b, a)",
+    "beside": PLACES + "a = Exp (rows)  y = Concat <axis = 1> (rows, a)",
+    "behind": PLACES
+    + "less = Less (m, zero)  b = Compress <axis = 0> (x, less)  c = Concat <axis = 0> (rows, x, b)  "
+    "y = Neg (c)",
+    "sum": PLACES + "y = ReduceSum <keepdims = 0> (rows, nil)",
+    "mean": PLACES + "a = ReduceMean (rows)  y = Sub (rows, a)",
+    "max": PLACES
+    + "a = ReduceMax <keepdims = 0> (rows, nil)  b = ReduceMin <keepdims = 0> (rows, nil)  y = Sub (a, b)",
+    "along": PLACES + "y = ReduceMax <keepdims = 0> (rows, one)",
+    "extremum": PLACES
+    + "a = ArgMax <axis = 1, keepdims = 0> (rows)  b = ArgMin <axis = 0, keepdims = 0> (rows)  y = Concat <axis = 0> (a, b)",
+    "shape": PLACES + "a = Shape (rows)  y = Mul (a, two)",
+    "top": PLACES + LIMIT + "v, i = TopK (score, k)  y = Gather <axis = 0> (rows, i)",
+    "bottom": PLACES + LIMIT + "v, i = TopK <largest = 0> (score, k)  y = Add (v, v)",
+    "full": PLACES + LIMIT + "v, i = TopK (score, k)  s = Shape (v)  a = ConstantOfShape (s)  y = Sub (a, v)",
+    "from_the_end": PLACES + "i = Constant <value_ints = [-1, 0, -2]> ()  y = Gather <axis = 0> (rows, i)",
+    "boxes": PLACES
+    + "column = Constant <value_int = 1> ()  "
+    + SUPPRESSED
+    + "y = Gather <axis = 0> (rows, places)",
+    "branch": PLACES + "n = Size (rows)  none = Constant <value_int = 0> ()  empty = Equal (n, none)  "
+    "column = Constant <value_int = 1> ()  few = Constant <value_ints = [3]> ()  "
+    "keep = If (empty) <then_branch = t () => (int64[s] p) { p = Constant <value = int64[0] {}> () }, "
+    "else_branch = e () => (int64[q] places) { " + SUPPRESSED + "}>  some = Slice (keep, nil, few)  "
+    "y = Gather <axis = 0> (rows, some)",
+}
+KINDS = {"shape": "int64[r]", "extremum": "int64[a, b]"}
+NEEDS_SOME = (
+    "max",
+    "extremum",
+    "from_the_end",
+    "mean",
+    "slice_end",
+    "keep",
+)  # onnxruntime refuses none there
+
+
+def model_of(name: str, folder: Path) -> Path:
+    body = f"{{ {BODIES[name]} }}"
+    text = f"g (float[{N}, 4] x, float[{N}] m) => (float[] y) {body}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    (result,) = model.graph.output
+    if name in KINDS:
+        result.type.tensor_type.elem_type = onnx.TensorProto.INT64
+    result.type.tensor_type.ClearField("shape")
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def masks() -> list[Array]:
+    random = np.random.default_rng(0)
+    some = [random.uniform(-1, share, N).astype(np.float32) for share in (1.0, 4.0, 0.2)]
+    return [*some, np.ones(N, np.float32), -np.ones(N, np.float32)]
+
+
+def inputs(mask: Array) -> dict[str, Array]:
+    random = np.random.default_rng(1)
+    corner = random.uniform(0, 5, (N, 2))
+    x = np.concatenate([corner, corner + random.uniform(1, 4, (N, 2))], 1).astype(np.float32)
+    return {"x": x, "m": mask}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_reads_values_of_unknown_size_runs_on_own_kernels(
+    compiler: Compiler, tmp_path: Path, name: str
+) -> None:
+    path = model_of(name, tmp_path)
+    target = dataclasses.replace(host(), backends=OWN)
+    session = Session(path, compiler, target=target, poison=True)
+    steps = session.program.steps
+    assert not any(s.is_fallback for s in steps), [s.group for s in steps if s.is_fallback]
+    calls = [c.node.op_type for s in steps for c in s.calls if isinstance(c, HostCall)]
+    assert set(calls) <= {"Prefix"}, calls
+    theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    flat = inlined(with_functions(session.program.compilation))
+    exported = onnxruntime.InferenceSession(flat.SerializeToString(), providers=["CPUExecutionProvider"])
+    for mask in masks()[: -1 if name in NEEDS_SOME else None]:
+        given = inputs(mask)
+        (expected,) = theirs.run(None, given)
+        for found in (session.run(given)["y"], exported.run(None, given)[0]):
+            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6, atol=1e-6, strict=True)
+    session.close()
+
+
+def test_values_that_may_be_large_stay_of_unknown_size(compiler: Compiler, tmp_path: Path) -> None:
+    text = "g (float[2048, 2048] x) => (float[n] y) { a = NonZero (x)  y = Cast <to = 1> (a) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    session = Session(path, compiler, target=dataclasses.replace(host(), backends=OWN))
+    assert session.program.arena_bytes < 2**24
+    session.close()

@@ -15,6 +15,7 @@ from app.engine.core.calls import (
     BodyCall,
     BodyValue,
     Constant,
+    Excess,
     HostCall,
     Jump,
     KernelCall,
@@ -23,6 +24,7 @@ from app.engine.core.calls import (
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.body_runner import BodyRunner
+from app.engine.runtime.cpu.excess import ExcessNumbers
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
 from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, walk
@@ -75,6 +77,7 @@ class Executor(ProgramExecutor):
         around: memory and threads of the program that runs it as a body; else it has its own.
         progress: called with (done, total) while kernels compile.
         weights: where it keeps its constants, of several programs; else it has memory of its own.
+        drawn: inputs are drawn to take times; values that then store more than is declared are no error.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Executor(ProgramExecutor):
         around: Surroundings | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
         weights: Weights | None = None,
+        drawn: bool = False,
     ) -> None:
         super().__init__(program)
         self._poison = poison
@@ -98,6 +102,7 @@ class Executor(ProgramExecutor):
         self._weights = Weights() if weights is None else weights
         self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
+        self._excess = ExcessNumbers(self._pool, drawn=drawn)
         self._bodies: dict[str, BodyRunner] = {}  # by path
         self._driven: dict[Body, BodyRunner] = {}  # those that the compiled driver runs
         self._alone: Callable[[Mapping[str, object]], dict[str, object]] | None = None
@@ -192,12 +197,13 @@ class Executor(ProgramExecutor):
             _fill(place, input_checks.as_planned(name, array, place.shape, place.dtype))
 
     def step(self) -> None:
-        """Run all steps on the inputs that were fed."""
+        """Run all steps on the inputs; StorageBoundError where a value stores more than declared."""
         if self._poison:
             self._run_poisoned()
-            return
-        for work in self._work:
-            work()
+        else:
+            for work in self._work:
+                work()
+        self._excess.check()
 
     def infer(self) -> None:
         """The same; when it returns, all is done."""
@@ -337,6 +343,8 @@ class Executor(ProgramExecutor):
             return int(self._packed[id(argument)].ctypes.data)
         if isinstance(argument, BodyValue):
             return self._driven[argument.body].executor._address(argument.value, step)
+        if isinstance(argument, Excess):
+            return self._excess.address(argument)
         assert isinstance(argument, ir.Value)
         base, offset = self._memory(argument)
         return int(base.ctypes.data) + offset
@@ -442,6 +450,7 @@ class Executor(ProgramExecutor):
             poison=self._poison,
             around=Surroundings(arena, roots, self._team),
             weights=self._weights,
+            drawn=self._excess.drawn,
         )
         ready = self._bodies[f"{step.group.name}/{body.name}"] = BodyRunner(executor, body)
         return ready

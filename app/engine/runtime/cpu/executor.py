@@ -4,7 +4,6 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +22,7 @@ from app.engine.core.calls import (
 )
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
-from app.engine.runtime.cpu.body_runner import BodyRunner
+from app.engine.runtime.cpu.body_runner import BodyRunner, Surroundings
 from app.engine.runtime.cpu.excess import ExcessNumbers
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
@@ -48,20 +47,6 @@ from app.kernels.cpu.runtime.kernel_sequence import JumpRow, KernelRow, KernelSe
 MIN_SHARED_SECONDS = 1e-6
 MIN_WAKING_BYTES = 2**16  # byte of inputs, from which on helpers are woken before these are copied
 GUARD = 4096  # byte behind an arena in poisoned memory, which is watched too
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Memory and threads that a body gets from the program around it.
-
-    Attributes:
-        arena: bytes that its values live in.
-        roots: bytes of inputs and outputs; it takes memory for the others.
-    """
-
-    arena: Array
-    roots: Mapping[ir.Value, Array]
-    team: Team
 
 
 class Executor(ProgramExecutor):

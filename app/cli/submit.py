@@ -14,6 +14,7 @@ _REPEATABLE = (
     ("--value", "NAME=16000", "value of a scalar input"),
     ("--range", "NAME=0:30522", "range of random integers"),
     ("--storage", "NAME=csr:0.01", "sparse input and the most that it holds, a number or a share below 1"),
+    ("--value-storage", "NAME=csr:0.01", "the same of a value that a node makes"),
     ("--tensor", "NAME=file.npy", "tensor for an input, whose shape it binds"),
     (
         "--external",
@@ -162,7 +163,8 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
         "input_shapes": {k: dims(k, v) for k, v in pairs(arguments.input, "input").items()},
         "input_values": {k: number(k, v) for k, v in pairs(arguments.value, "value").items()},
         "input_ranges": {k: _range(k, v) for k, v in pairs(arguments.range, "range").items()},
-        "input_storage": {k: _storage(k, v) for k, v in pairs(arguments.storage, "storage").items()},
+        "input_storage": _storages(arguments.storage, "storage"),
+        "value_storage": _storages(arguments.value_storage, "value-storage"),
         "options": options,
         "labels": pairs(arguments.label, "label"),
         "reuse": not arguments.fresh,
@@ -210,13 +212,17 @@ def _range(name: str, text: str) -> list[int]:
         raise ValueError(f"--range {name}: expected LOW:HIGH, found {text!r}") from None
 
 
-def _storage(name: str, text: str) -> dict[str, str | int | float]:
+def _storages(given: list[str], option: str) -> dict[str, dict[str, str | int | float]]:
+    return {name: _storage(name, text, option) for name, text in pairs(given, option).items()}
+
+
+def _storage(name: str, text: str, option: str) -> dict[str, str | int | float]:
     kind, _, most = text.partition(":")
     try:
         bound = {"density": float(most)} if "." in most else {_ENTRIES[kind]: int(most)}
     except (KeyError, ValueError):
         raise ValueError(
-            f"--storage {name}: expected csr:ELEMENTS, row_sparse:ROWS or a share such as csr:0.01, "
+            f"--{option} {name}: expected csr:ELEMENTS, row_sparse:ROWS or a share such as csr:0.01, "
             f"found {text!r}"
         ) from None
     return {"storage": kind, **bound}

@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from app.engine.types.sparse_array import SparseArray
+from app.serving import sparse_tensors
 from app.serving.oip_codec import (
     DATATYPE_NAMES,
     JSON_DATATYPES,
@@ -15,7 +17,9 @@ from app.serving.oip_codec import (
     Array,
     Inference,
     InferenceError,
+    Wanted,
 )
+from app.serving.sparse_tensors import Form
 
 _MAX_HEADERS = 64  # headers of answers that are remembered
 
@@ -68,27 +72,61 @@ def answer(name: str, version: str, inference: Inference, outputs: Mapping[str, 
     """Body of the answer.
 
     Raises:
-        InferenceError: an output is wanted as JSON and has numbers that JSON does not.
+        InferenceError: an output is wanted as JSON and has numbers that JSON does not, or it is wanted in a
+            sparse form that its shape does not have.
     """
-    given = {w.name: np.asarray(outputs[w.name]) for w in inference.outputs}
-    tensors = tuple((name, DATATYPE_NAMES[a.dtype], a.shape, a.nbytes) for name, a in given.items())
-    arrays = tuple(np.ascontiguousarray(given[w.name]) for w in inference.outputs if w.binary)
-    data = {w.name: _as_json(w.name, given[w.name]) for w in inference.outputs if not w.binary}
-    told = (name, version, inference.id, tensors)
-    return Answer(_header(*told, data) if data else _header_of_bytes(*told), arrays)
+    tensors: list[_Tensor] = []
+    arrays: list[Array] = []
+    data: dict[str, object] = {}
+    for wanted in inference.outputs:
+        found = outputs[wanted.name]
+        row, held = _whole(wanted, found) if wanted.sparse is None else _parts(wanted, wanted.sparse, found)
+        tensors.append(row)
+        if isinstance(held, np.ndarray):
+            arrays.append(held)
+        else:
+            data[wanted.name] = held
+    told = (name, version, inference.id, tuple(tensors))
+    return Answer(_header(*told, data) if data else _header_of_bytes(*told), tuple(arrays))
 
 
-_Tensors = tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, datatype, shape, bytes
+# Name, datatype, shape and parameters.
+_Tensor: TypeAlias = tuple[str, str, tuple[int, ...], tuple[tuple[str, object], ...]]
+# Contiguous where it goes as bytes, else numbers for JSON.
+_Held: TypeAlias = Array | list[Any] | dict[str, list[Any]]
+
+
+def _whole(wanted: Wanted, found: object) -> tuple[_Tensor, _Held]:
+    """All elements of an output."""
+    array = np.asarray(found)
+    sizes = (("binary_data_size", array.nbytes),) if wanted.binary else ()
+    row = wanted.name, DATATYPE_NAMES[array.dtype], array.shape, sizes
+    return row, np.ascontiguousarray(array) if wanted.binary else _as_json(wanted.name, array)
+
+
+def _parts(wanted: Wanted, form: Form, found: object) -> tuple[_Tensor, _Held]:
+    """The parts of an output in a sparse form."""
+    array = found if isinstance(found, SparseArray) else np.asarray(found)
+    parts = sparse_tensors.taken_apart(form, array)
+    if isinstance(parts, str):
+        raise InferenceError(f"output {wanted.name!r}: {parts}")
+    own: tuple[tuple[str, object], ...] = (("sparse", form),)
+    held: _Held = {name: _as_json(wanted.name, part) for name, part in parts.items() if not wanted.binary}
+    if wanted.binary:
+        held = np.concatenate([part.view(np.uint8) for part in parts.values()])
+        entries = len(parts["rows" if form == "triples" else "indices"])
+        own = (*own, ("entries", entries), ("binary_data_size", held.nbytes))
+    return (wanted.name, DATATYPE_NAMES[parts["values"].dtype], array.shape, own), held
 
 
 def _header(
-    name: str, version: str, identifier: str | None, tensors: _Tensors, data: Mapping[str, list[Any]]
+    name: str, version: str, identifier: str | None, tensors: tuple[_Tensor, ...], data: Mapping[str, object]
 ) -> bytes:
     rows: list[dict[str, Any]] = []
-    for tensor, datatype, shape, nbytes in tensors:
+    for tensor, datatype, shape, parameters in tensors:
         row: dict[str, Any] = {"name": tensor, "datatype": datatype, "shape": shape}
-        own = {"data": data[tensor]} if tensor in data else {"parameters": {"binary_data_size": nbytes}}
-        rows.append(row | own)
+        given = {"parameters": dict(parameters)} if parameters else {}
+        rows.append(row | given | ({"data": data[tensor]} if tensor in data else {}))
     told: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": rows}
     if identifier is not None:
         told["id"] = identifier
@@ -96,7 +134,7 @@ def _header(
 
 
 @lru_cache(maxsize=_MAX_HEADERS)
-def _header_of_bytes(name: str, version: str, identifier: str | None, tensors: _Tensors) -> bytes:
+def _header_of_bytes(name: str, version: str, identifier: str | None, tensors: tuple[_Tensor, ...]) -> bytes:
     """The header where all tensors follow it: the same for all requests of one form."""
     return _header(name, version, identifier, tensors, {})
 

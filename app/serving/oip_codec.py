@@ -85,10 +85,11 @@ def metadata(port: Port) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An output that the caller wants."""
+    """An output that the caller wants: as bytes or JSON, all elements or the parts of a sparse form."""
 
     name: str
     binary: bool
+    sparse: sparse_tensors.Form | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,10 +311,7 @@ def _sparse(
     rest: memoryview,
 ) -> tuple[SparseArray, memoryview]:
     """A sparse input, and the bytes after it."""
-    form, size = parameters["sparse"], parameters.get("binary_data_size")
-    if form not in sparse_tensors.FORMS:
-        expected = ", ".join(sparse_tensors.FORMS)
-        raise InferenceError(f"{what}: parameter 'sparse': expected one of {expected}, found {_told(form)}")
+    form, size = _sparse_form(what, parameters), parameters.get("binary_data_size")
     if port.dtype == np.bool_:
         raise InferenceError(f"{what}: BOOL comes dense only")
     reason = sparse_tensors.rejection(
@@ -329,6 +327,14 @@ def _sparse(
     if isinstance(found, str):
         raise InferenceError(f"{what}: {found}")
     return found, rest
+
+
+def _sparse_form(what: str, parameters: Mapping[str, Any]) -> sparse_tensors.Form:
+    form: sparse_tensors.Form = parameters["sparse"]
+    if form not in sparse_tensors.FORMS:
+        expected = ", ".join(sparse_tensors.FORMS)
+        raise InferenceError(f"{what}: parameter 'sparse': expected one of {expected}, found {_told(form)}")
+    return form
 
 
 def _parts_of_json(what: str, row: Mapping[str, Any], port: Port, names: tuple[str, ...]) -> dict[str, Array]:
@@ -475,7 +481,9 @@ def _outputs(request: Mapping[str, Any], ports: Sequence[Port], by_default: bool
         if name in wanted:
             raise InferenceError(f"output {name!r} is there twice")
         what = f"output {name!r}"
-        wanted[name] = Wanted(name, _flag(_parameters(row, what), "binary_data", by_default, what))
+        parameters = _parameters(row, what)
+        form = _sparse_form(what, parameters) if "sparse" in parameters else None
+        wanted[name] = Wanted(name, _flag(parameters, "binary_data", by_default, what), form)
     return tuple(wanted.values())
 
 

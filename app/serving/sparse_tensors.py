@@ -1,7 +1,7 @@
-"""Sparse tensors of inference requests: parts by name, in JSON or as bytes one behind the other.
+"""Sparse tensors of inferences: parts by name, in JSON or as bytes one behind the other.
 
-The parameter `sparse` of an input names the form. `values` has the tensor's datatype; as bytes, all other
-parts are INT32 but `indptr`, which is INT64.
+The parameter `sparse` of an input, or of an output that is asked for, names the form. `values` has the
+tensor's datatype; as bytes, all other parts are INT32 but `indptr`, which is INT64.
 """
 
 import math
@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from app.engine.types.sparse_array import SparseArray
+from app.engine.types.storage import StorageKind
 
 Array = np.ndarray[Any, Any]
 Form: TypeAlias = Literal["csr", "row_sparse", "triples"]
@@ -59,3 +60,19 @@ def assembled(form: Form, shape: tuple[int, ...], parts: Mapping[str, Array]) ->
         "row_sparse" if form == "row_sparse" else "csr", shape, values, parts["indices"], parts.get("indptr")
     )
     return found.fault() or found
+
+
+def taken_apart(form: Form, array: Array | SparseArray) -> dict[str, Array] | str:
+    """The parts of an output in the order and types of their bytes, or the reason why it has none."""
+    shape = array.shape
+    reason = rejection(form, shape, np.dtype(np.bool_), is_free=False)
+    if reason is not None:
+        return reason
+    kind: StorageKind = "row_sparse" if form == "row_sparse" else "csr"
+    if not (isinstance(array, SparseArray) and array.kind == kind):
+        array = SparseArray.of_dense(kind, np.asarray(array))
+    found = {"values": array.values, "indices": array.indices, "columns": array.indices}
+    if array.indptr is not None:
+        found |= {"indptr": array.indptr, "rows": np.repeat(np.arange(shape[0]), np.diff(array.indptr))}
+    parts = sizes(form, shape, array.entries, array.values.dtype)
+    return {name: np.ascontiguousarray(found[name], dtype).reshape(-1) for name, dtype, _ in parts}

@@ -1,4 +1,4 @@
-"""The field `input_storage` of a job, and the bindings that it becomes."""
+"""The fields `input_storage` and `value_storage` of a job, and the bindings that they become."""
 
 import json
 from typing import Any
@@ -21,6 +21,13 @@ def test_declared_storage_types_reach_the_engine() -> None:
     assert bindings(x={"storage": "csr", "nnz": 5}) == {"x": DeclaredStorage("csr", 5)}
     assert bindings(x={"storage": "csr", "density": 0.5}) == {"x": DeclaredStorage("csr", None, 0.5)}
     assert bindings(x={"storage": "row_sparse", "rows": 0}) == {"x": DeclaredStorage("row_sparse", 0)}
+
+
+def test_storage_types_of_values_reach_the_engine() -> None:
+    body = BindingsRequest.model_validate({"value_storage": {"h": {"storage": "csr", "density": 0.02}}})
+    found = bindings_of(json.loads(json.dumps(storage_of(body))))
+    assert found.value_storage == {"h": DeclaredStorage("csr", density=0.02)}
+    assert found.storage == {}
 
 
 def test_a_request_without_them_is_what_it_was() -> None:

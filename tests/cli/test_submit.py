@@ -25,6 +25,7 @@ from app.engine.types.storage import DeclaredStorage
             ["m.onnx", "--storage", "x=csr"],
             "expected csr:ELEMENTS, row_sparse:ROWS or a share such as csr:0.01",
         ),
+        (["m.onnx", "--value-storage", "h=coo:5"], "--value-storage h: expected csr:ELEMENTS"),
         (["m.onnx", "--storage", "x=coo:5"], "or a share such as csr:0.01, found 'coo:5'"),
     ],
 )
@@ -64,6 +65,10 @@ def test_sparse_inputs_are_declared_on_the_command_line() -> None:
     assert declared["x"] == DeclaredStorage("csr", 5000)
     assert declared["y"] == DeclaredStorage("csr", density=0.5)
     assert declared["g"] == DeclaredStorage("row_sparse", 64)
+    line = ["m.onnx", "--value-storage", "h=csr:0.5"]
+    assert submit.request(parser.parse_args(line))["value_storage"] == {
+        "h": {"storage": "csr", "density": 0.5}
+    }
 
 
 def test_the_name_of_a_library_cannot_leave_the_folder_of_artifacts(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_a_cast_and_back_is_the_identity(
     f, x = form(kind, shape), some(*shape)
     x[0, 0] = np.nan
     buffer = poisoned(f.nbytes)
-    run(compiler, name, "fhpvnnnnn", [x, *[buffer] * 3, *shape, f.capacity, f.places, f.values], 1)
+    excess = np.zeros(1, np.int64)
+    run(compiler, name, "fhpvhnnnnn", [x, *[buffer] * 3, excess, *shape, f.capacity, f.places, f.values], 1)
+    assert excess[0] == 0
     np.testing.assert_array_equal(dense(compiler, buffer, f), x)
     np.testing.assert_array_equal(dense(compiler, packed(x, f), f), x)
 
@@ -73,7 +75,9 @@ def test_a_cast_writes_no_more_than_its_bound_and_shows_that_there_is_more(
     f, x = SparseFormat(kind, 5, 6, most, 4), rng.uniform(1, 2, (5, 6)).astype(np.float32)  # type: ignore[arg-type]
     guard = 64
     buffer = poisoned(f.nbytes + guard)
-    run(compiler, name, "fhpvnnnnn", [x, *[buffer] * 3, 5, 6, most, f.places, f.values], 1)
+    excess = np.zeros(1, np.int64)
+    run(compiler, name, "fhpvhnnnnn", [x, *[buffer] * 3, excess, 5, 6, most, f.places, f.values], 1)
+    assert excess[0] == (30 if kind == "csr" else 5)
     assert np.all(buffer[f.nbytes :] == 0xFF), "beyond the buffer"
     found = dense(compiler, buffer, f)
     assert np.count_nonzero(np.isnan(found)) == most * (6 if kind == "row_sparse" else 1)

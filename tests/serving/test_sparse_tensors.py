@@ -13,8 +13,10 @@ from hypothesis.extra import numpy as arrays
 
 from app import sparse_inputs
 from app.engine.model import given_tensors
+from app.engine.report.npz import write_outputs
 from app.engine.types.errors import InputError
 from app.engine.types.sparse_array import SparseArray
+from app.serving import oip_answers
 from app.serving.oip_codec import NO_HEADER, Forms, Inference, InferenceError, parse
 
 
@@ -148,3 +150,53 @@ def test_triples_that_are_no_matrix_are_refused_by_the_client() -> None:
     for rows, columns, told in (([0, 0], [1, 1], "twice"), ([0], [9], "column"), ([0], [1, 2], "length")):
         with pytest.raises(ValueError, match=told):
             sparse_inputs.from_triples((3, 4), rows, columns, np.ones(len(rows), np.float32))
+
+
+def wanted(form: object, *, binary: bool = False) -> Inference:
+    """A request for the output `y` in a sparse form."""
+    row = {"name": "y", "parameters": {"sparse": form, "binary_data": binary}}
+    return parse(
+        memoryview(json.dumps({"outputs": [row]}).encode()), NO_HEADER, [], [Port("y", X.dtype, None)], {}
+    )
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("form", ["csr", "triples", "row_sparse"])
+@pytest.mark.parametrize("held", [None, "csr", "row_sparse"])
+def test_a_sparse_output_is_an_input_of_the_same_notation(held: Any, form: str, binary: bool) -> None:
+    """However the program has it: what is answered is read as an input, and is the dense array again."""
+    array = DENSE if held is None else SparseArray.of_dense(held, DENSE)
+    answer = oip_answers.answer("m", "1", wanted(form, binary=binary), {"y": array})
+    place = bytearray(answer.nbytes)
+    answer.write(memoryview(place))
+    end = len(place) if answer.header_nbytes == NO_HEADER else answer.header_nbytes
+    (row,) = json.loads(bytes(place[:end]))["outputs"]
+    assert row["shape"] == [3, 4]
+    assert row["parameters"]["sparse"] == form
+    header = json.dumps({"inputs": [row | {"name": "x"}]}).encode()
+    found = parsed(header + bytes(place[end:]), len(header) if binary else NO_HEADER).inputs["x"]
+    assert isinstance(found, SparseArray)
+    np.testing.assert_array_equal(found.dense(), DENSE)
+
+
+def test_an_output_that_has_no_such_form_is_refused() -> None:
+    with pytest.raises(
+        InferenceError, match="'y': parameter 'sparse': expected one of csr, row_sparse, triples"
+    ):
+        wanted(["coo"])
+    with pytest.raises(InferenceError, match="output 'y': csr has 2 axes, found shape"):
+        oip_answers.answer("m", "1", wanted("csr"), {"y": np.zeros((2, 3, 4), np.float32)})
+    with pytest.raises(InferenceError, match="ask for `binary_data`"):
+        oip_answers.answer("m", "1", wanted("csr"), {"y": np.full((2, 2), np.nan, np.float32)})
+    nan = oip_answers.answer(
+        "m", "1", wanted("row_sparse", binary=True), {"y": np.full((2, 2), np.nan, np.float32)}
+    )
+    assert json.loads(nan.header)["outputs"][0]["parameters"]["entries"] == 2
+
+
+def test_sparse_outputs_of_a_job_are_parts_in_the_file(tmp_path: Path) -> None:
+    write_outputs(tmp_path / "outputs.npz", {"g": SparseArray.of_dense("row_sparse", DENSE), "y": DENSE})
+    with np.load(tmp_path / "outputs.npz") as found:
+        assert set(found) == {"y", "g.shape", "g.values", "g.indices"}
+        read = SparseArray("row_sparse", tuple(found["g.shape"]), found["g.values"], found["g.indices"])
+    np.testing.assert_array_equal(read.dense(), DENSE)

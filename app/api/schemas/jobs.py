@@ -117,15 +117,15 @@ class JobLimits(Schema):
 
 
 class InputStorage(Schema):
-    """Sparse storage type of an input, and the most that it holds: a number, or a share."""
+    """Sparse storage type of an input or another value, and the most that it holds: a number, or a share."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"storage": "csr", "nnz": 5000}]})
 
     storage: Literal["csr", "row_sparse"] = Field(
         description="`csr`: a matrix of which elements are stored. `row_sparse`: rows are."
     )
-    nnz: Dimension | None = Field(default=None, description="Most elements that a csr input stores.")
-    rows: Dimension | None = Field(default=None, description="Most rows that a row_sparse input stores.")
+    nnz: Dimension | None = Field(default=None, description="Most elements that a csr value stores.")
+    rows: Dimension | None = Field(default=None, description="Most rows that a row_sparse value stores.")
     density: float | None = Field(default=None, gt=0, le=1, description="The same as a share of all.")
 
     @model_validator(mode="after")
@@ -159,6 +159,12 @@ class BindingsRequest(Schema):
     input_storage: dict[Name, InputStorage] = Field(
         default_factory=dict,
         description="Sparse storage types by input name. Runs whose inputs hold more are refused.",
+        max_length=4096,
+    )
+    value_storage: dict[Name, InputStorage] = Field(
+        default_factory=dict,
+        description="The same by name of a value that a node makes. Runs are refused in which one that is "
+        "stored sparse holds more.",
         max_length=4096,
     )
     inputs: dict[Name, Sha256] = Field(

@@ -146,6 +146,10 @@ def limits_of(settings: Settings, kind: str, asked: JobLimits) -> Limits:
 
 
 def storage_of(body: BindingsRequest) -> dict[str, Any]:
-    """The field `storage` of bindings, where a request declares storage types."""
-    declared = {k: asdict(v.to_declared()) for k, v in body.input_storage.items()}
-    return {"storage": declared} if declared else {}
+    """The fields `storage` and `value_storage` of bindings, where a request declares storage types."""
+    stated = {"storage": body.input_storage, "value_storage": body.value_storage}
+    return {
+        field: {k: asdict(v.to_declared()) for k, v in found.items()}
+        for field, found in stated.items()
+        if found
+    }

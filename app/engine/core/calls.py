@@ -67,7 +67,25 @@ class BodyValue:
     value: ir.Value
 
 
-Argument: TypeAlias = ir.Value | Workspace | Constant | BodyValue | int
+@dataclass(frozen=True, slots=True, eq=False)
+class Excess:
+    """An argument: int64[1] outside of the arena where a kernel writes a number above a planned bound.
+
+    It is zero before every run.
+
+    Attributes:
+        before: message of the error of a run after which it is not zero, up to the number; empty where there
+            is no error.
+        after: what follows the number.
+        pointer: of the error.
+    """
+
+    before: str = ""
+    after: str = ""
+    pointer: str = ""
+
+
+Argument: TypeAlias = ir.Value | Workspace | Constant | BodyValue | Excess | int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -72,6 +72,7 @@ class ServedModel:
         self._compiler = Compiler(kernels, processes=1)
         self.fixed = dict(bindings.values)
         self._storage = dict(bindings.storage)
+        self._value_storage = dict(bindings.value_storage)
         found = load(path, external=external).model.graph
         self.inputs = tuple(_port(v, "input") for v in found.inputs if v.name not in self.fixed)
         self.outputs = tuple(_port(v, "output") for v in found.outputs)
@@ -87,7 +88,12 @@ class ServedModel:
             EngineError: the graph refuses the shapes, or nothing can run it.
         """
         options = self._options
-        bindings = Bindings(shapes=dict(shapes), values=self.fixed, storage=self._storage)
+        bindings = Bindings(
+            shapes=dict(shapes),
+            values=self.fixed,
+            storage=self._storage,
+            value_storage=self._value_storage,
+        )
         loaded = expanded(load(self._path, external=self._external), bindings)
         compilation = session.canonical(loaded, host(), options, bindings, load_registry())
         if shapes == self.first or options.choose == "measured":

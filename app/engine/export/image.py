@@ -19,6 +19,7 @@ from app.engine.core.calls import (
     BodyCall,
     BodyValue,
     Constant,
+    Excess,
     Jump,
     KernelCall,
     Workspace,
@@ -126,6 +127,13 @@ def rejections(program: Program) -> list[str]:
     found += [
         f"input {value.name!r} is given sparse" for value in model.inputs if sparse_format(program, value)
     ]
+    found += [
+        f"{argument.pointer}: a declared bound, which every run must be checked for"
+        for step in program.steps
+        for call in step.calls
+        for argument in (call.arguments if isinstance(call, KernelCall) else ())
+        if isinstance(argument, Excess) and argument.before
+    ]
     return found
 
 
@@ -179,6 +187,7 @@ class _Imaging:
         roots: Mapping[ir.Value, Place] = MappingProxyType({}),
     ) -> None:
         self._program = program
+        self._outermost: _Imaging = self if around is None else around._outermost
         self._arena = arena
         self._roots = dict(roots)
         self._bodies: dict[Body, _Imaging] = {}
@@ -229,6 +238,10 @@ class _Imaging:
             return Place(WEIGHTS, self._packed[id(argument)])
         if isinstance(argument, BodyValue):
             return self._bodies[argument.body]._place(argument.value)
+        if isinstance(argument, Excess):
+            whole = self._outermost
+            whole._buffer_bytes += ALIGNMENT
+            return Place(BUFFERS, whole._buffer_bytes - ALIGNMENT)
         if isinstance(argument, ir.Value):
             return self._place(argument)
         return Place(NUMBER, int(argument))

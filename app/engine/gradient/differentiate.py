@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.gradient import marks, sparse, unrolling
+from app.engine.gradient import dropout, marks, sparse, unrolling
 from app.engine.gradient.rule import Rule, Site, is_float
 from app.engine.gradient.tables import CONSTANT, RULES
 from app.engine.gradient.terms import Maker, Term
@@ -76,6 +76,7 @@ def training_graph(
     """
     graph.order_by_wiring(model.graph)
     unroll(model, loss, wrt)
+    dropout.take_masks(model)
     target = _loss_of(model.graph, loss)
     variables = _variables(model.graph, target, wrt)
     active = _active(model.graph, (target,), variables)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.gradient import marks, sparse
+from app.engine.gradient import dropout, marks, sparse
 from app.engine.gradient.differentiate import adjoints, append_needed, ones, upstream
 from app.engine.gradient.terms import Maker, Term
 from app.engine.model import naming
@@ -45,6 +45,7 @@ def expand(model: ir.Model, limits: Limits) -> None:
         if _key(node) in (GRADIENT, BACKWARD) and node.graph is not main:
             raise _error(node, "is in a nested graph; expected in the main graph")
     graph.order_by_wiring(main)
+    dropout.take_masks(model)
     gradients = marks.gradients(model)
     marks.mark(model, gradients)
     backward = [node for node in main if _key(node) == BACKWARD]

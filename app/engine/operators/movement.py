@@ -12,6 +12,7 @@ from app.engine.core import graph
 from app.engine.core.calls import Call, View
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
+from app.engine.model.shape_inference import tensor_rules
 from app.engine.operators.operands import data, itemsize
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.layout import Layout
@@ -214,25 +215,9 @@ def no_calls(_group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 
 def taken_ranges(node: ir.Node) -> tuple[range, ...]:
     """The indices that a Slice with constant operands takes of every axis."""
-    sizes = graph.static_shape(data(node))
     starts, ends = (graph.array(graph.input_at(node, i)) for i in (1, 2))
     axes, steps = (graph.constant(graph.input_at(node, i)) for i in (3, 4))
-    of = range(len(starts)) if axes is None else [int(a) % len(sizes) for a in axes]
-    by = np.ones(len(starts), np.int64) if steps is None else steps
-    taken = [range(n) for n in sizes]
-    for axis, start, end, step in zip(of, starts, ends, by):
-        taken[axis] = taken_range(int(start), int(end), int(step), sizes[axis])
-    return tuple(taken)
-
-
-def taken_range(start: int, end: int, step: int, size: int) -> range:
-    """The indices that Slice takes of an axis.
-
-    As in Python, but a start before the first element is the first element for negative steps too.
-    """
-    if step < 0 and start < -size:
-        start = 0
-    return range(*slice(start, end, step).indices(size))
+    return tensor_rules.taken_ranges(graph.static_shape(data(node)), starts, ends, axes, steps)
 
 
 # Operators whose values are boxes of others, and the inputs that must be constant.

@@ -25,7 +25,7 @@ _SHOWN = 20  # values that a note names
 class InferStorage:
     """How values are stored: as this project chooses, or as MXNet would (`options.semantics`).
 
-    By itself the project stores values of a run dense, but for inputs that the job declares sparse and for
+    By itself the project stores values of a run dense, but for those that the job declares sparse and for
     gradients of gathered rows, where that saves time. Outputs are dense, but for those of them that the model
     declares sparse. The storage type of a constant is the choice of an implementation, by cost. A node that
     only the reference evaluator can run falls back.
@@ -48,11 +48,12 @@ class InferStorage:
             return self._as_mxnet(compilation)
         storage = {value: storage_type(value, compilation.cache) for value in graph.values(compilation.graph)}
         outputs = returned(compilation)
-        found, notes = chosen(compilation, declared(compilation), outputs)
+        notes = _passed_over(compilation)
+        found, told = chosen(compilation, declared(compilation), outputs)
         compilation = compilation.with_plan(storage={**storage, **found.storage})
-        compilation = replace(compilation, notes=(*compilation.notes, *notes))
+        compilation = replace(compilation, notes=(*compilation.notes, *notes, *told))
         if found.storage:
-            compilation = insert_dense(compilation, found.required, outputs)
+            compilation = insert_dense(compilation, found.required, outputs, found.cast)
         return compilation.with_plan(dispatch=self._dispatch(compilation, _modes(found)))
 
     def _as_mxnet(self, compilation: Compilation) -> Compilation:
@@ -107,13 +108,36 @@ def _counted(columns: StorageColumns) -> str:
 
 
 def declared(compilation: Compilation) -> dict[ir.Value, StorageType]:
-    """Storage types that the job declares for inputs that are tensors here and not returned as they are."""
+    """Storage types that the job declares for inputs that are tensors here and not returned as they are.
+
+    And for other values that groups make, where the compilation is partitioned and fused.
+    """
+    bindings = compilation.bindings
     inputs = {v.name or "": v for v in compilation.graph.inputs if not v.is_graph_output()}
+    made = {v.name or "": v for group in compilation.plan.groups for v in group.outputs}
     return {
-        inputs[name]: told.stored(graph.element_type(inputs[name]).name, graph.static_shape(inputs[name]))
-        for name, told in compilation.bindings.storage.items()
-        if name in inputs
+        known[name]: told.stored(graph.element_type(known[name]).name, graph.static_shape(known[name]))
+        for known, stated in ((inputs, bindings.storage), (made, bindings.value_storage))
+        for name, told in stated.items()
+        if name in known
     }
+
+
+def _passed_over(compilation: Compilation) -> list[str]:
+    """Notes on declared values that no group makes."""
+    outputs = {v.name or "" for group in compilation.plan.groups for v in group.outputs}
+    inside = {v.name or "": g for g in compilation.plan.groups for n in g.nodes for v in n.outputs}
+    notes = []
+    for name in compilation.bindings.value_storage:
+        if name in outputs:
+            continue
+        group = inside.get(name)
+        why = "the rewrites leave no value of this name"
+        if group is not None:
+            results = ", ".join(repr(v.name) for v in group.outputs)
+            why = f"{group.op} {group.name!r} computes it on the way to {results}"
+        notes.append(f"value {name!r} is dense: {why}")
+    return notes
 
 
 def returned(compilation: Compilation) -> dict[ir.Value, StorageKind]:

@@ -75,7 +75,7 @@ class InferTypes:
         for value in model.graph.inputs:
             _check_static(value)
             if (storage := bindings.storage.get(value.name or "")) is not None:
-                _check_storage(value, storage)
+                _check_storage(value, storage, "input")
         naming.make_unique(model)  # errors name nodes
         model.meta[DECLARED] = {
             v.name or "": v.dtype for v in model.graph.outputs if v.dtype not in (None, ir.DataType.UNDEFINED)
@@ -90,6 +90,7 @@ class InferTypes:
             inference.infer(model)
             # Of a nested graph that does not fit, inference leaves what the file claims.
             model.meta[TYPED] = not any(map(graph.bodies, model.graph))
+        _check_value_storage(compilation)
         operand_types.check(model)
         check_attributes(model.graph, compilation.registry)
         returned = {v.name or "": kind for v in model.graph.outputs if (kind := declared(v)) is not None}
@@ -283,14 +284,36 @@ def _check_memory(main: ir.Graph) -> None:
             )
 
 
-def _check_storage(value: ir.Value, storage: DeclaredStorage) -> None:
-    """Refuse a storage type that an input cannot have."""
+def _check_value_storage(compilation: Compilation) -> None:
+    """Refuse storage types of values that no node of the main graph makes, or that they cannot have."""
+    declared = compilation.bindings.value_storage
+    if declared and compilation.options.semantics != "stowplan":
+        raise InputError(
+            f"{compilation.options.semantics} infers how values are stored; state storage types of inputs, "
+            "or take the semantics stowplan",
+            pointer="/value_storage",
+        )
+    made = {v.name: v for node in compilation.graph for v in node.outputs}
+    for name, storage in declared.items():
+        if name not in made:
+            raise InputError(
+                f"no node of the main graph makes a value that is called {name!r}; "
+                "`input_storage` declares inputs",
+                pointer=f"/value_storage/{name}",
+            )
+        _check_storage(made[name], storage, "value")
+
+
+def _check_storage(value: ir.Value, storage: DeclaredStorage, role: str) -> None:
+    """Refuse a storage type that an input or another value cannot have."""
     reason = None
     kind = None if graph.is_composite(value) else graph.dtype(value)
     if kind is None or kind.kind != "f":
-        reason = f"its elements are {kind or 'none'}, those of sparse inputs are floats"
+        reason = f"its elements are {kind or 'none'}, those of sparse {role}s are floats"
+    elif graph.shape(value) is None:
+        reason = "its shape is not known before a run"
     elif storage.kind not in ("csr", "row_sparse"):
-        reason = f"inputs are csr or row_sparse, found {storage.kind!r}"
+        reason = f"{role}s are csr or row_sparse, found {storage.kind!r}"
     elif (storage.entries is None) == (storage.density is None):
         reason = "state either how many elements or rows it stores, or its density"
     elif storage.density is not None and not 0 < storage.density <= 1:
@@ -304,8 +327,8 @@ def _check_storage(value: ir.Value, storage: DeclaredStorage) -> None:
         reason = f"sparse values have axes of at most {LARGEST}, its shape is {list(shape)}"
     if reason is not None:
         raise InputError(
-            f"input {value.name!r} cannot be stored {storage.kind}: {reason}",
-            pointer=f"/input_storage/{value.name}",
+            f"{role} {value.name!r} cannot be stored {storage.kind}: {reason}",
+            pointer=f"/{role}_storage/{value.name}",
         )
 
 

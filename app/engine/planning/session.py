@@ -249,7 +249,7 @@ def runnable(
         if not found.has_library:
             return compilation, found
         try:
-            with closing(Executor(found, compiler)) as executor, limited(FIRST_SECONDS):
+            with closing(Executor(found, compiler, drawn=True)) as executor, limited(FIRST_SECONDS):
                 if names <= inputs.keys():  # strings and sequences are not drawn
                     executor.run({k: v for k, v in inputs.items() if k in names})
         except TimeUpError:  # steps in the reference evaluator take long; the libraries before them ran

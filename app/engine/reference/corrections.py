@@ -228,6 +228,18 @@ def stft(
     return [np.stack([spectra.real, spectra.imag], axis=-1).astype(signal.dtype)]
 
 
+def slice_(
+    x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+) -> list[Array]:
+    """Python's slices, but of a start that is clamped to the first element for negative steps too."""
+    where = [slice(None)] * x.ndim
+    steps = np.ones_like(starts) if steps is None else steps
+    for start, end, axis, step in zip(starts, ends, range(len(starts)) if axes is None else axes, steps):
+        first = max(int(start), -x.shape[axis]) if step < 0 else int(start)
+        where[axis] = slice(first, int(end), int(step))
+    return [x[tuple(where)].copy()]
+
+
 CORRECTIONS = (
     Correction("GlobalMaxPool", global_max_pool, "reduces the wrong axes unless the rank is 4"),
     Correction("GlobalLpPool", global_lp_pool, "is absent"),
@@ -244,5 +256,6 @@ CORRECTIONS = (
     Correction("Unique", unique, "fails for unsorted values along an axis"),
     Correction("MaxRoiPool", max_roi_pool, "is absent"),
     Correction("STFT", stft, "refuses a signal [batch, length]", since=17),
+    Correction("Slice", slice_, "takes nothing back from a start before the first element", since=10),
     Correction("NonMaxSuppression", non_max_suppression, "refuses thresholds of rank 0"),
 )

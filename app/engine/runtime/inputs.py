@@ -11,7 +11,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
-from app.engine.model import given_tensors
+from app.engine.model import dropout_masks, given_tensors
 from app.engine.passes.infer_types import bound_inputs
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings
@@ -24,9 +24,9 @@ Array = np.ndarray[Any, Any]
 def tensors(compilation: Compilation, bindings: Bindings, seed: int) -> dict[str, object]:
     """An array for every input of the uploaded model, bound ones included, in the model's order.
 
-    A given tensor is read from its file, a sparse one as it is stored there; other floats are drawn from the
-    standard normal distribution, booleans evenly, integers from the declared range. What is drawn for an
-    input depends on the seed and its position only.
+    A given tensor is read from its file, a sparse one as it is stored there; masks of Dropout are drawn with
+    their share of zeros, other floats from the standard normal distribution, booleans evenly, integers from
+    the declared range. What is drawn for an input depends on the seed and its position only.
 
     Raises:
         InputError: a tensor or range does not fit its input, or an input that cannot be drawn
@@ -93,6 +93,8 @@ def _tensor(value: ir.Value, bindings: Bindings, random: np.random.Generator) ->
             pointer=f"/inputs/{name}",
         )
     shape = graph.static_shape(value)
+    if (share := dropout_masks.share_of(value)) is not None and kind.kind == "f":
+        return dropout_masks.drawn(share, shape, kind, random)
     if name in bindings.storage and kind.kind == "f":
         return _sparse(bindings.storage[name], shape, kind, random)
     if kind.kind == "b":

@@ -62,18 +62,25 @@ def insert_dense(
     compilation: Compilation,
     required: Mapping[Group, Mapping[ir.Value, StorageKind]],
     returned: Mapping[ir.Value, StorageKind],
+    stored: Iterable[ir.Value] = (),
 ) -> Compilation:
     """The compilation with casts to dense before groups that do not require a sparse value as it is stored.
 
-    Outputs of the graph are cast too, but those that are `returned` in their storage type.
+    Values that are `stored` are made dense, and cast to sparse for the groups that require them so. Outputs
+    of the graph are cast too, but those that are `returned` in their storage type.
 
     Raises:
         GraphError: no backend of the target casts.
     """
     work = _CastEditor(compilation)
+    made = {}
+    for value in stored:
+        readers = [g for g in compilation.plan.groups if value in g.inputs and value in required.get(g, {})]
+        made[value] = work.store(value, [work.fusion[g.anchor] for g in readers])
     for group in compilation.plan.groups:
-        kinds = required.get(group, {})
-        work.densify(group, [v for v in group.inputs if work.kind(v) != kinds.get(v, "default")])
+        kinds = {made.get(v, v): kind for v, kind in required.get(group, {}).items()}
+        current = work.fusion[group.anchor]
+        work.densify(current, [v for v in current.inputs if work.kind(v) != kinds.get(v, "default")])
     for value in dict.fromkeys(compilation.graph.outputs):
         if work.kind(value) not in ("default", returned.get(value)):
             work.give_out(value)
@@ -97,6 +104,14 @@ class _CastEditor(PlanEditor):
         kind = self.kind(value)
         self.storage[value] = dataclasses.replace(self.storage[value], kind="default")
         self._cast(value, kind, readers=self._readers(value))
+
+    def store(self, value: ir.Value, readers: Iterable[Group]) -> ir.Value:
+        """Cast a value that is made dense, for those who need it sparse; at most what the job declares."""
+        storage, declared = self.storage[value], self._compilation.bindings.value_storage[value.name or ""]
+        self.storage[value] = dataclasses.replace(storage, kind="default", density=1.0, bound=None)
+        made = self._cast(value, storage.kind, readers, declared=str(declared))
+        self.storage[made] = storage
+        return made
 
     def densify(self, group: Group, sparse: Iterable[ir.Value]) -> Group:
         """Let a group read these values dense; the group that stands for it from now on."""
@@ -125,12 +140,19 @@ class _CastEditor(PlanEditor):
         return [g for g in dict.fromkeys(self.fusion.values()) if value in g.inputs and g.op != OP]
 
     def _cast(
-        self, value: ir.Value, to: StorageKind, readers: Iterable[Group] = (), name: str | None = None
+        self,
+        value: ir.Value,
+        to: StorageKind,
+        readers: Iterable[Group] = (),
+        name: str | None = None,
+        declared: str = "",
     ) -> ir.Value:
-        """The value in another storage type, cast once for all who need it."""
+        """The value in another storage type, cast once for all who need it; runs keep to what is declared."""
         if (value, to) not in self._made:
             made = ir.Value(name=name or f"{value.name}:{to}", shape=value.shape, type=value.type)
             attributes = [ir.AttrString("source", self.kind(value)), ir.AttrString("stype", to)]
+            if declared:
+                attributes.append(ir.AttrString("declared", declared))
             node = ir.Node(DOMAIN, OP, [value], attributes, outputs=[made], name=f"cast_storage:{made.name}")
             self._made[value, to] = self.insert_between(value, node, readers)
             stored = dataclasses.replace(self.storage[value], kind=to)

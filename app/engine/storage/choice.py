@@ -1,4 +1,4 @@
-"""Storage types of values of a run: which declared inputs and outputs, and which gradients, are sparse.
+"""Storage types of values of a run: which declared values and outputs, and which gradients, are sparse.
 
 Each is tried: every group that a sparse value reaches takes the cheapest of its rows, those that read or
 make sparse values among them, and casts count. What saves no predicted or measured time stays dense, but for
@@ -30,10 +30,12 @@ class Sparse:
     Attributes:
         storage: of sparse values.
         required: by group, storage types of its row's operands that are not dense.
+        cast: declared values that their groups make dense, to be cast to sparse.
     """
 
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
     required: Mapping[Group, Kinds] = field(default_factory=dict)
+    cast: tuple[ir.Value, ...] = ()
     saved: float = 0.0  # seconds
     reasons: tuple[str, ...] = ()  # for rows that were rejected
 
@@ -50,7 +52,7 @@ def chosen(
 
     Args:
         compilation: partitioned and fused.
-        declared: inputs that the job declares sparse.
+        declared: inputs, and results of groups, that the job declares sparse.
         returned: outputs that the model declares sparse.
     """
     search = _Search(compilation, declared, returned)
@@ -76,7 +78,8 @@ def chosen(
     for seed in seeds:
         found = search.trial((*kept, seed))
         gain = found.saved - best.saved
-        label = f"input {seed.name!r}" if isinstance(seed, ir.Value) else f"{seed.op} {seed.name!r}"
+        role = seed.op if isinstance(seed, Group) else "input" if seed.is_graph_input() else "value"
+        label = f"{role} {seed.name!r}"
         if gain > 0 and found.is_used:
             kept.append(seed)
             value = seed if isinstance(seed, ir.Value) else seed.outputs[0]
@@ -146,14 +149,16 @@ class _Search:
 
     def trial(self, seeds: tuple[ir.Value | Group, ...]) -> Sparse:
         """Each group that a sparse value reaches by its cheapest row, of such as serve a declared output."""
-        storage = {v: self._declared[v] for v in seeds if isinstance(v, ir.Value)}
+        storage = {v: self._declared[v] for v in seeds if isinstance(v, ir.Value) and v.is_graph_input()}
         required: dict[Group, Kinds] = {}
-        cast: set[ir.Value] = set()
+        cast: set[ir.Value] = set()  # values that are there dense too
+        stored: list[ir.Value] = []
         saved, reasons = 0.0, []
         self.seen = []
         for group in self._groups:
             inputs = [v for v in group.inputs if v in storage]
-            if not inputs and group not in seeds:
+            made = [v for v in group.outputs if v in seeds]
+            if not inputs and not made and group not in seeds:
                 continue
             context = replace(self._context, storage=dict(storage))
             options, rejected = self._options(group, context, may_make=group in seeds)
@@ -174,10 +179,15 @@ class _Search:
             for value in group.outputs:
                 if value in kinds:
                     storage[value] = self._made(group, value, kinds[value], context)
+                elif value in made:
+                    storage[value] = self._declared[value]
+                    stored.append(value)
+                    cast.add(value)
+                    saved -= self._storing_seconds(value)
         outputs = self._compilation.graph.outputs
         given = [v for v in outputs if v in storage and storage[v].kind != self._returned.get(v)]
         saved -= sum(self._cast_seconds(v) for v in given if v not in cast)
-        return Sparse(storage, required, saved, tuple(reasons))
+        return Sparse(storage, required, tuple(stored), saved, tuple(reasons))
 
     def _options(
         self, group: Group, context: PlanningContext, *, may_make: bool
@@ -273,6 +283,10 @@ class _Search:
         """
         found = roofline.measured(row, group, context)
         return found[0] if found is not None else row.cost(group, context) * self._dense_times(group)[1]
+
+    def _storing_seconds(self, value: ir.Value) -> float:
+        entries = Stored(self._declared[value], graph.static_shape(value)).bound
+        return roofline.storing_seconds(self._compilation.target, graph.elements(value), entries)
 
     def _cast_seconds(self, value: ir.Value) -> float:
         nbytes = 2 * graph.nbytes(value)  # zeros, then what is stored

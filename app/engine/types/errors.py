@@ -83,6 +83,10 @@ class InputError(EngineError, code="input-invalid"):
     """A shape, value or tensor given for an input is missing or does not fit the model."""
 
 
+class StorageBoundError(InputError):
+    """A run in which a value stores more than the job declares of it."""
+
+
 class TargetError(EngineError, code="target-invalid"):
     """The description of a machine contradicts itself or names something unknown."""
 

@@ -151,6 +151,7 @@ class Bindings:
         tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
         ranges: half-open (low, high) by integer input name, from which random values are drawn.
         storage: declared storage types by input name.
+        value_storage: declared storage types by name of a value that a node of the main graph makes.
         returned: storage types by output name, which the model declares; other outputs are dense.
     """
 
@@ -159,4 +160,5 @@ class Bindings:
     tensors: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
+    value_storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
     returned: Mapping[str, StorageKind] = field(default_factory=dict)

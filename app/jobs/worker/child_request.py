@@ -126,6 +126,7 @@ def bindings_of(spec: Mapping[str, Any]) -> Bindings:
         tensors=dict(spec.get("tensors", {})),
         ranges={k: (v[0], v[1]) for k, v in spec.get("ranges", {}).items()},
         storage={k: DeclaredStorage(**v) for k, v in spec.get("storage", {}).items()},
+        value_storage={k: DeclaredStorage(**v) for k, v in spec.get("value_storage", {}).items()},
     )
 
 

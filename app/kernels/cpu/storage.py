@@ -10,10 +10,11 @@ before it.
 from app.kernels.expressions import Recipe, lines, prelude
 
 
-def csr_of_dense(x, heads, places, values, m, n, most, p0, v0, begin, end):
+def csr_of_dense(x, heads, places, values, excess, m, n, most, p0, v0, begin, end):
     """x: T[m, n] to csr of at most `most` elements; NaN is kept.
 
-    Where more are not zero, the first of them are stored, all as NaN: a bound holds for finite numbers.
+    Where more are not zero, their number goes to excess[0] and the first of them are stored, all as NaN: a
+    bound holds for finite numbers.
     """
     if begin < end:
         count = 0
@@ -30,6 +31,7 @@ def csr_of_dense(x, heads, places, values, m, n, most, p0, v0, begin, end):
                         count += 1
         heads[m] = count
         if found > count:
+            excess[0] = found
             for k in range(count):
                 zero = values[v0 + k] - values[v0 + k]
                 values[v0 + k] = zero / zero
@@ -44,10 +46,11 @@ def dense_of_csr(heads, places, values, y, n, p0, v0, begin, end):
             y[i * n + places[p0 + k]] = values[v0 + k]
 
 
-def rows_of_dense(x, heads, places, values, m, n, most, p0, v0, begin, end):
+def rows_of_dense(x, heads, places, values, excess, m, n, most, p0, v0, begin, end):
     """x: T[m, n] to row_sparse of at most `most` rows: those that have any element that is not zero.
 
-    Where there are more, the first are stored, all NaN: a bound holds for finite numbers.
+    Where there are more, their number goes to excess[0] and the first are stored, all NaN: a bound holds for
+    finite numbers.
     """
     if begin < end:
         count = 0
@@ -65,6 +68,7 @@ def rows_of_dense(x, heads, places, values, m, n, most, p0, v0, begin, end):
                 count += 1
         heads[0] = count
         if found > count:
+            excess[0] = found
             for k in range(count * n):
                 zero = values[v0 + k] - values[v0 + k]
                 values[v0 + k] = zero / zero

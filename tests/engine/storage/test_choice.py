@@ -17,11 +17,12 @@ from app.engine.buffers.buffer_assignment import value_bytes
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.served_model import ServedModel
+from app.engine.export.image import rejections
 from app.engine.model.load import Loaded
 from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import WrittenOut, as_stored, tensors
-from app.engine.types.errors import InputError
+from app.engine.types.errors import InputError, StorageBoundError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.sparse_array import SparseArray
 from app.engine.types.storage import DeclaredStorage
@@ -367,3 +368,82 @@ def test_a_served_model_takes_sparse_inputs_and_keeps_the_bound(tmp_path: Path) 
     with pytest.raises(InputError, match="stores 301 elements"):
         program.feed({"x": matrix(128, 2000, 301), "w": w})
     program.close()
+
+
+LAYERS = (
+    "(float[256,2000] x, float[2000] t) => (float[256,256] y, float[256] z) {{ s = Sub(x, t) h = Relu(s)"
+    " p = MatMul(h, w) y = Add(p, b) z = ReduceMax<keepdims=0>(h, axes) }}"
+)
+
+
+def layers(most: DeclaredStorage, options: Options = OPTIONS) -> tuple[Program, dict[str, Array]]:
+    """Two layers whose values in between, `h`, are declared csr; and their constants."""
+    text = LAYERS.format().replace(") => (", ", float[2000,256] w, float[256] b, int64[1] axes) => (", 1)
+    constants = {
+        "w": rng.standard_normal((2000, 256)).astype("f4"),
+        "b": rng.standard_normal(256).astype("f4"),
+    }
+    bindings = Bindings(value_storage={"h": most})
+    return planned(text, bindings, {**constants, "axes": np.array([1])}, options), constants
+
+
+def test_a_declared_value_is_stored_and_multiplied_sparse(compiler: Compiler) -> None:
+    """Beside its dense form, which another reader takes; a run that stores more is refused, the next is not."""
+    program, constants = layers(DeclaredStorage("csr", density=0.02))
+    assert {"cast_storage.csr_of_dense", "matmul.csr_value"} <= set(rows(program)), program.compilation.notes
+    storage = program.compilation.plan.require("storage")
+    sizes = {v.name: (s.kind, value_bytes(v, program.compilation)) for v, s in storage.items()}
+    assert sizes["h"] == ("default", 256 * 2000 * 4)
+    assert sizes["h:csr"] == ("csr", 8 * 257 + 10240 * 8)
+    x = rng.standard_normal((256, 2000)).astype("f4")
+    few, many = np.full(2000, 2.5, "f4"), np.full(2000, 1.5, "f4")
+    h = np.maximum(x.astype("f8") - few, 0)
+    executor = Executor(program, compiler, poison=True)
+    for _ in range(2):
+        found = executor.run({"x": x, "t": few})
+        np.testing.assert_allclose(found["y"], h @ constants["w"].astype("f8") + constants["b"], atol=1e-4)
+        np.testing.assert_allclose(found["z"], h.max(1), rtol=1e-6)
+        stored = np.count_nonzero(x > many)
+        with pytest.raises(
+            StorageBoundError, match=f"'h' stores {stored} elements .* csr of density 0.02, at"
+        ):
+            executor.run({"x": x, "t": many})
+    executor.close()
+    drawn = Executor(program, compiler, drawn=True)
+    assert np.isnan(np.asarray(drawn.run({"x": x, "t": many})["y"])).any()
+    drawn.close()
+    assert any("/value_storage/h: a declared bound" in reason for reason in rejections(program))
+
+
+def test_a_declared_value_stays_dense_where_sparse_costs_more() -> None:
+    program, _ = layers(DeclaredStorage("csr", density=0.9))
+    assert not any(name.startswith("cast_storage") for name in rows(program))
+    assert any("value 'h' is dense: sparse it would cost" in note for note in program.compilation.notes)
+
+
+def test_a_declared_value_that_no_group_makes_is_told() -> None:
+    text = "(float[64,64] x) => (float[64,64] y) { a = Relu(x) b = Identity(a) y = Exp(a) }"
+    stated = dict.fromkeys("ab", DeclaredStorage("csr", 9))
+    notes = planned(text, Bindings(value_storage=stated)).compilation.notes
+    assert any("'a' is dense: Elementwise" in note and "on the way to 'y'" in note for note in notes), notes
+    assert "value 'b' is dense: the rewrites leave no value of this name" in notes
+
+
+@pytest.mark.parametrize(
+    ("stated", "semantics", "told"),
+    [
+        ({"x": DeclaredStorage("csr", 3)}, "stowplan", "no node of the main graph makes .* 'x'"),
+        ({"i": DeclaredStorage("csr", 3)}, "stowplan", "those of sparse values are floats"),
+        ({"r": DeclaredStorage("csr", 3)}, "stowplan", "have 2 axes"),
+        ({"y": DeclaredStorage("csr", 3)}, "mxnet-1.9", "mxnet-1.9 infers how values are stored"),
+    ],
+)
+def test_declared_values_that_cannot_be_are_refused(
+    stated: dict[str, DeclaredStorage], semantics: Any, told: str
+) -> None:
+    text = "(float[8,8] x) => (float[8,8] y, int64[2] i, float[8] r) { y = Relu(x) i = Shape(x) r = ReduceMax<keepdims=0>(x, a) }"
+    text = text.replace(") =>", ", int64[1] a) =>", 1)
+    options = dataclasses.replace(OPTIONS, semantics=semantics)
+    with pytest.raises(InputError, match=told) as caught:
+        planned(text, Bindings(value_storage=stated), {"a": np.array([1])}, options)
+    assert caught.value.pointer.startswith("/value_storage")

@@ -17,10 +17,10 @@ from app.engine.backends.cpu.rows import after
 from app.engine.backends.cpu.sparse import followed
 from app.engine.backends.cpu.strided import whole_copy
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Call, Constant, Workspace
+from app.engine.core.calls import Argument, Call, Constant, Excess, Workspace
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.cost.roofline import roofline
+from app.engine.cost.roofline import roofline, storing_seconds
 from app.engine.operators.elementwise import Formula, recipe_of
 from app.engine.operators.operands import data
 from app.engine.types.sparse_array import packed
@@ -94,6 +94,20 @@ def _casts(group: Group) -> tuple[str, str]:
     return source, to
 
 
+def _excess(value: ir.Value, cast: ir.Node, form: SparseFormat) -> Excess:
+    """Number of entries above the bound of a cast to sparse: an error where the job declares the bound."""
+    declared = graph.attribute(cast, "declared", "")
+    if not declared:
+        return Excess()
+    unit = "rows" if form.kind == "row_sparse" else "elements"
+    return Excess(
+        f"value {value.name!r} stores ",
+        f" {unit} in this run; the job declares {declared}, at most {form.capacity} of shape "
+        f"{list(graph.static_shape(value))}: declare more, or leave the declaration out",
+        f"/value_storage/{value.name}",
+    )
+
+
 def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
     kind: StorageKind = to if source == "default" else source
 
@@ -107,14 +121,22 @@ def _cast(source: StorageKind, to: StorageKind, kernel: str) -> Implementation:
         sparse, form = sparse_parts(y if source == "default" else x, kind, context)
         by_rows = kernel == "dense_of_csr"
         sizes: tuple[int, ...] = (form.columns,) if by_rows else (form.rows, form.columns)
+        ends = (*sparse, *of_values(y))
         if source == "default":
             sizes = (*sizes, form.capacity)
-        ends = (*of_values(x), *sparse) if source == "default" else (*sparse, *of_values(y))
+            ends = (*of_values(x), *sparse, ("int64*", _excess(x, group.anchor, form)))
         operands: Operands = (*ends, *sizes, form.places, form.values)
         return (kernel_call(f"app.kernels.cpu.storage:{kernel}", operands, form.rows if by_rows else 1),)
 
+    def cost(group: Group, context: PlanningContext) -> float:
+        moved, y = moving_seconds(group, context), result(group)
+        if source != "default":
+            return moved
+        entries = context.sparse(y, kind).capacity
+        return max(moved, storing_seconds(context.target, graph.elements(y), entries))
+
     return Implementation(
-        f"cast_storage.{kernel}", "CastStorage", "numba-cpu", rejection, lower, cost=moving_seconds,
+        f"cast_storage.{kernel}", "CastStorage", "numba-cpu", rejection, lower, cost=cost,
         domain="stowplan",
         storage=lambda group, _context: {result(group) if source == "default" else data(group.anchor): kind},
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.gradient import dropout
 from app.engine.gradient.rule import Gradients, Rule, Site
 from app.engine.gradient.terms import FLOATS, Term
 
@@ -191,15 +192,9 @@ def _cast(s: Site) -> Gradients:
 
 
 def _dropout_rejection(node: ir.Node) -> str | None:
-    training = graph.input_at(node, 2)
-    if training is None or graph.number(training) == 0 or not _is_true(training):
+    if not dropout.is_random(node):
         return None
-    return "training_mode is true: the mask is drawn when the graph runs; draw it as an input and multiply"
-
-
-def _is_true(value: ir.Value) -> bool:
-    found = graph.constant(value)
-    return found is None or bool(found.reshape(-1)[0])
+    return "its ratio is not a number below 1 that is known before a run, so that its mask is no input"
 
 
 ROWS = (
@@ -208,7 +203,7 @@ ROWS = (
     Rule(("Relu",), _kept_where(lambda s: s.y > 0)),
     Rule(("ThresholdedRelu",), _kept_where(lambda s: s.x > s.attribute("alpha", 1.0))),
     Rule(("Identity",), lambda s: (s.dy,)),
-    Rule(("Dropout",), lambda s: (s.dy,), rejection=_dropout_rejection),
+    Rule(("Dropout",), lambda s: (s.dy,), rejection=_dropout_rejection, settings=(1,)),
     Rule(("Cast", "CastLike"), _cast),
     Rule(("Clip",), _clip, settings=(1, 2)),
     Rule(("Add",), _broadcast(lambda s: (s.dy, s.dy))),

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
+from app.engine.model import dropout_masks
 from app.engine.model.mxnet.attributes import Attributes
 from app.engine.model.mxnet.symbol_file import Symbol, SymbolNode
 from app.engine.model.shape_inference import tensor_rules
@@ -44,18 +45,33 @@ class Room:
             raise ModelTooLargeError("the symbol makes more nodes or larger constants than are allowed")
 
 
+Turns: TypeAlias = tuple[int | ir.SymbolicDim, ir.Value]
+
+
 class Builder:
     """Nodes of one graph. Names and constants are shared with the graphs nested in it.
 
     In a training graph layers are those of a training step: statistics are those of the batch, and masks, by
-    the name of the node, are inputs.
+    the name of the node and of those around it, are inputs.
+
+    Attributes:
+        turns: of the loops around the graph, from the outermost: how many, and the value that counts them.
     """
 
-    def __init__(self, room: Room, outer: "Builder | None" = None, *, is_training: bool = False) -> None:
+    def __init__(
+        self,
+        room: Room,
+        outer: "Builder | None" = None,
+        *,
+        is_training: bool = False,
+        name: str = "",
+        turns: tuple[Turns, ...] = (),
+    ) -> None:
         self.room = room
-        self.is_nested = outer is not None
+        self.turns: tuple[Turns, ...] = turns if outer is None else (*outer.turns, *turns)
+        self._path: tuple[str, ...] = () if outer is None else (*outer._path, name)
         self.is_training: bool = is_training if outer is None else outer.is_training
-        self.masks: dict[str, ir.Value] = {} if outer is None else outer.masks
+        self.masks: dict[tuple[str, ...], ir.Value] = {} if outer is None else outer.masks
         self.nodes: list[ir.Node] = []
         self._names: dict[str, int] = {} if outer is None else outer._names
         self.constants: list[ir.Value] = [] if outer is None else outer.constants
@@ -82,13 +98,21 @@ class Builder:
         self.constants.append(value)
         return value
 
-    def mask(self, name: str, like: ir.Value, shape: Sequence[int | ir.SymbolicDim]) -> ir.Value:
-        """The mask of a node, the same each time: an input of the model, of the element type of a value."""
-        if name not in self.masks:
-            self.masks[name] = ir.Value(
-                name=self.unique(f"{name}_mask"), shape=ir.Shape(shape), type=like.type
-            )
-        return self.masks[name]
+    def mask(
+        self, name: str, like: ir.Value, shape: Sequence[int | ir.SymbolicDim], share: float
+    ) -> ir.Value:
+        """The mask of a node, the same each time: an input of the model, of the element type of a value.
+
+        In loops it is the part of this turn of a mask of all turns, which are the first axes.
+        """
+        key = (*self._path, name)
+        if key not in self.masks:
+            whole = [*(count for count, _ in self.turns), *shape]
+            self.masks[key] = dropout_masks.mask(self.unique(f"{name}_mask"), whole, like, share)
+        found = self.masks[key]
+        for _, turn in self.turns:
+            (found,) = self.add("Gather", [found, turn], {"axis": 0}, 1, name)
+        return found
 
     def add(
         self, op: str, inputs: Sequence[ir.Value | None], attributes: dict[str, Any], count: int, name: str
@@ -150,9 +174,9 @@ class Builder:
                 raise GraphError(f"{name!r}: operands do not fit: {cause}", pointer=f"node:{name}") from cause
         return tuple(node.outputs)
 
-    def nested(self) -> "Builder":
-        """A graph inside of this one."""
-        return Builder(self.room, self)
+    def nested(self, name: str, *turns: Turns) -> "Builder":
+        """A graph of the node of this name inside of this one; of a loop, with its turns."""
+        return Builder(self.room, self, name=name, turns=turns)
 
     def graph(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str) -> ir.Graph:
         """The nodes as a nested graph; what it does not compute it takes from around it."""

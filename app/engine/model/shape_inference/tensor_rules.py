@@ -1,9 +1,11 @@
 """Shape rules that the inference library lacks or gets wrong."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext, registry
 
@@ -18,6 +20,7 @@ LONGEST = 2**31 - 1  # turns of a loop whose stacks could ever have a place
 LARGEST_RANK = 64
 NEWEST = 1 << 30  # beyond every version of an operator set
 Infer = Callable[[ShapeInferenceContext, ir.Node], None]
+Array = np.ndarray[Any, Any]
 
 
 GRADIENT = ("ai.onnx.preview.training", "Gradient")
@@ -78,14 +81,54 @@ def unknown_squeeze(context: ShapeInferenceContext, node: ir.Node) -> None:
         context.set_dtype(node.outputs[0], x.dtype)
 
 
+def taken_ranges(
+    shape: Sequence[int], starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+) -> tuple[range, ...]:
+    """The indices that a Slice takes of every axis.
+
+    As in Python, but a start before the first element is the first element for negative steps too.
+    """
+    taken = [range(n) for n in shape]
+    of = range(len(starts)) if axes is None else axes
+    for k, axis in enumerate(of):
+        start, end, step, size = (
+            int(starts[k]),
+            int(ends[k]),
+            1 if steps is None else int(steps[k]),
+            shape[axis],
+        )
+        if step < 0 and start < -size:
+            start = 0
+        taken[axis] = range(*slice(start, end, step).indices(size))
+    return tuple(taken)
+
+
+def _bounds(node: ir.Node, rank: int) -> tuple[Array, Array, Array | None, Array | None] | None:
+    """Constant bounds, axes and steps of a Slice; None where there are others, or they do not fit."""
+    given = [graph.input_at(node, i) for i in range(1, 5)]
+    tensors = [None if v is None else ir.convenience.get_const_tensor(v) for v in given]
+    starts, ends, axes, steps = (None if t is None else t.numpy() for t in tensors)
+    if starts is None or ends is None or any((t is None) != (v is None) for t, v in zip(tensors, given)):
+        return None
+    lists = [a for a in (starts, ends, axes, steps) if a is not None]
+    fits = all(a.shape == (len(starts),) for a in lists) if starts.ndim == 1 else False
+    if not fits or (len(starts) > rank if axes is None else np.any((axes < -rank) | (axes >= rank))):
+        return None
+    return None if steps is not None and not np.all(steps) else (starts, ends, axes, steps)
+
+
 def _bounded_slice(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
     """Slice along an axis of unknown extent: what is taken may end early, so its extent is unknown too.
 
-    The library takes all that the bounds span.
+    The library takes all that the bounds span, and nothing where a negative step starts before the first
+    element.
     """
     known(context, node)
     x, y = graph.operand(node, 0), node.outputs[0]
     if x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
+        return
+    if (shape := graph.shape(x)) is not None and (bounds := _bounds(node, len(shape))) is not None:
+        y.shape = ir.Shape(map(len, taken_ranges(shape, *bounds)))
         return
     dims = [
         context.new_symbolic_dim() if n and isinstance(n, int) and not isinstance(whole, int) else n

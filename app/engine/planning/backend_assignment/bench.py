@@ -97,7 +97,7 @@ class Bench:
 
     def executor(self, program: Program) -> Executor:
         """A program in memory; whoever asks closes it."""
-        return Executor(program, self._compiler)
+        return Executor(program, self._compiler, drawn=True)
 
     def digest(self, text: str) -> str:
         """Hash of the graph's structure and a text."""

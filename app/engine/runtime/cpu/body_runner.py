@@ -1,6 +1,7 @@
 """A body of a control-flow node that is ready to run, in the memory of the program around it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,9 +9,24 @@ import onnx_ir as ir
 
 from app.engine.core.calls import Body
 from app.engine.runtime.executor import Array
+from app.kernels.cpu.runtime.driver import Team
 
 if TYPE_CHECKING:
     from app.engine.runtime.cpu.executor import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Memory and threads that a body gets from the program around it.
+
+    Attributes:
+        arena: bytes that its values live in.
+        roots: bytes of inputs and outputs; it takes memory for the others.
+    """
+
+    arena: Array
+    roots: Mapping[ir.Value, Array]
+    team: Team
 
 
 class BodyRunner:

@@ -4,7 +4,6 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from app.engine.core.calls import (
     BodyCall,
     BodyValue,
     Constant,
+    Excess,
     HostCall,
     Jump,
     KernelCall,
@@ -22,7 +22,8 @@ from app.engine.core.calls import (
 )
 from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
-from app.engine.runtime.cpu.body_runner import BodyRunner
+from app.engine.runtime.cpu.body_runner import BodyRunner, Surroundings
+from app.engine.runtime.cpu.excess import ExcessNumbers
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import Pool, Weights, aligned
 from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, walk
@@ -48,20 +49,6 @@ MIN_WAKING_BYTES = 2**16  # byte of inputs, from which on helpers are woken befo
 GUARD = 4096  # byte behind an arena in poisoned memory, which is watched too
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Memory and threads that a body gets from the program around it.
-
-    Attributes:
-        arena: bytes that its values live in.
-        roots: bytes of inputs and outputs; it takes memory for the others.
-    """
-
-    arena: Array
-    roots: Mapping[ir.Value, Array]
-    team: Team
-
-
 class Executor(ProgramExecutor):
     """A program in memory of its own: one arena, the weights, and staging for inputs and outputs.
 
@@ -75,6 +62,7 @@ class Executor(ProgramExecutor):
         around: memory and threads of the program that runs it as a body; else it has its own.
         progress: called with (done, total) while kernels compile.
         weights: where it keeps its constants, of several programs; else it has memory of its own.
+        drawn: inputs are drawn to take times; values that then store more than is declared are no error.
     """
 
     def __init__(
@@ -87,6 +75,7 @@ class Executor(ProgramExecutor):
         around: Surroundings | None = None,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
         weights: Weights | None = None,
+        drawn: bool = False,
     ) -> None:
         super().__init__(program)
         self._poison = poison
@@ -98,6 +87,7 @@ class Executor(ProgramExecutor):
         self._weights = Weights() if weights is None else weights
         self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity
+        self._excess = ExcessNumbers(self._pool, drawn=drawn)
         self._bodies: dict[str, BodyRunner] = {}  # by path
         self._driven: dict[Body, BodyRunner] = {}  # those that the compiled driver runs
         self._alone: Callable[[Mapping[str, object]], dict[str, object]] | None = None
@@ -192,12 +182,13 @@ class Executor(ProgramExecutor):
             _fill(place, input_checks.as_planned(name, array, place.shape, place.dtype))
 
     def step(self) -> None:
-        """Run all steps on the inputs that were fed."""
+        """Run all steps on the inputs; StorageBoundError where a value stores more than declared."""
         if self._poison:
             self._run_poisoned()
-            return
-        for work in self._work:
-            work()
+        else:
+            for work in self._work:
+                work()
+        self._excess.check()
 
     def fetch(self) -> dict[str, object]:
         """Copies of the outputs."""
@@ -333,6 +324,8 @@ class Executor(ProgramExecutor):
             return int(self._packed[id(argument)].ctypes.data)
         if isinstance(argument, BodyValue):
             return self._driven[argument.body].executor._address(argument.value, step)
+        if isinstance(argument, Excess):
+            return self._excess.address(argument)
         assert isinstance(argument, ir.Value)
         base, offset = self._memory(argument)
         return int(base.ctypes.data) + offset
@@ -440,6 +433,7 @@ class Executor(ProgramExecutor):
             poison=self._poison,
             around=Surroundings(arena, roots, self._team),
             weights=self._weights,
+            drawn=self._excess.drawn,
         )
         ready = self._bodies[f"{step.group.name}/{body.name}"] = BodyRunner(executor, body)
         return ready

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from app.engine.entry import optimize
+from app.engine.model import dropout_masks
 from app.engine.model.load import load
 from app.engine.planning.expansion import expanded
 from app.engine.types.errors import EngineError, GraphError, UnknownOperatorError
@@ -85,17 +86,61 @@ def test_masks_of_a_training_graph_are_inputs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, x)
 
 
-def test_a_dropout_in_a_loop_of_a_training_graph_is_refused(tmp_path: Path) -> None:
-    body = Symbols()
-    dropped = body.add("Dropout", "d", body.var("item", shape="(3,)"), p=0.5)
-    body.add("relu", "out", dropped)
+def test_a_dropout_in_a_loop_has_a_mask_for_each_turn(tmp_path: Path) -> None:
+    """Also in a loop in a loop; masks of two bodies that name a node alike are two."""
+    inner = Symbols()
+    inner.add("Dropout", "d", inner.var("element", shape="(3,)"), p=0.5)
+    outer = Symbols()
+    item = outer.var("item", shape="(4, 3)")
+    whole = outer.add("Dropout", "d", item, p=0.25, axes=(0,))
+    loop = {"num_args": 2, "num_outputs": 1, "num_out_data": 1, "in_data_locs": "[0]", "in_state_locs": "[]"}
+    outer.add("_foreach", "inner", whole, subgraphs=[inner.json()], remain_locs="[]", **loop)
     s = training("relu", "_backward_relu", "a")
     s.add(
-        "_foreach", "loop", 0, subgraphs=[body.json()], num_args=2, num_outputs=1, num_out_data=1,
-        in_data_locs="[0]", in_state_locs="[]", remain_locs="[]",
+        "_foreach",
+        "outer",
+        s.var("rows", shape="(2, 4, 3)"),
+        subgraphs=[outer.json()],
+        remain_locs="[]",
+        **loop,
+    )
+    path = s.save(tmp_path)
+    found = {v.name: v for v in load(path).model.graph.inputs if "mask" in (v.name or "")}
+    assert {n: list(v.shape or ()) for n, v in found.items()} == {"d_mask": [2, 1, 3], "d_mask.1": [2, 4, 3]}
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((2, 4, 3)).astype("f4")
+    masks = {
+        n: dropout_masks.drawn(0.5, tuple(v.shape or ()), np.dtype("f4"), random) for n, v in found.items()
+    }
+    zeros = dict.fromkeys(("a", "_head_grad_0"), np.zeros((2, 3), np.float32))
+    (y,) = outputs_of(path, {"rows": rows, **masks, **zeros}, tmp_path)
+    np.testing.assert_allclose(y, rows * masks["d_mask"] * masks["d_mask.1"], rtol=1e-6)
+
+
+def test_a_dropout_in_a_loop_with_a_condition_takes_the_mask_of_its_turn(tmp_path: Path) -> None:
+    """At most 4 turns, of which 3 are made: each leaves out elements of what the one before left."""
+    condition, body = Symbols(), Symbols()
+    condition.add("_lesser_scalar", "c", condition.var("i", shape="(1,)"), scalar=3)
+    i, x = body.var("i", shape="(1,)"), body.var("x", shape="(5,)")
+    dropped = body.add("Dropout", "d", x, p=0.2)
+    up = body.add("_plus_scalar", "up", i, scalar=1)
+    s = training("relu", "_backward_relu", "a")
+    s.add(
+        "_while_loop", "w", s.var("start", shape="(1,)"), s.var("x", shape="(5,)"),
+        subgraphs=[condition.json(), body.json(dropped, up, dropped)], num_args=4, num_outputs=3, num_out_data=1,
+        max_iterations=4, cond_input_locs="[0]", func_input_locs="[0, 1]", func_var_locs="[0, 1]",
     )  # fmt: skip
-    with pytest.raises(GraphError, match="masks of their own"):
-        load(s.save(tmp_path))
+    path = s.save(tmp_path)
+    random = np.random.default_rng(0)
+    mask = dropout_masks.drawn(0.2, (4, 5), np.dtype("f4"), random)
+    x_ = random.standard_normal(5).astype("f4")
+    zeros = dict.fromkeys(("a", "_head_grad_0"), np.zeros((2, 3), np.float32)) | {
+        "start": np.zeros(1, np.float32)
+    }
+    (rows,) = outputs_of(path, {"x": x_, "d_mask": mask, **zeros}, tmp_path)
+    expected = x_ * np.cumprod(mask, axis=0)
+    np.testing.assert_allclose(rows[:3], expected[:3], rtol=1e-6)
+    assert not rows[3].any()
 
 
 def test_an_operator_without_a_gradient_is_refused(tmp_path: Path) -> None:

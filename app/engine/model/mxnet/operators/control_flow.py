@@ -57,24 +57,47 @@ def _foreach(c: Call) -> Values:
     if sorted(p for kind in places for p in kind) != list(range(variables)) or variables != len(c.inputs):
         raise c.error(f"places {places} of {variables} variables and {len(c.inputs)} operands do not fit")
     data, states = c.inputs[: len(places[0])], c.inputs[len(places[0]) : len(places[0]) + len(places[1])]
-    inner = c.builder.nested()
+    if not data:
+        raise c.error("a loop along no operand; expected one")
+    steps = None if data[0].shape is None else data[0].shape[0]
+    turn = _scalar(c, "i", ir.DataType.INT64)
+    inner = c.builder.nested(c.node.name, (_length(c, steps), turn))
     slices = [_variable(c, x, "step", is_slice=True) for x in data]
     carried = [_variable(c, x, "state") for x in states]
     bound = dict(
         zip((p for kind in places for p in kind), (*slices, *carried, *c.inputs[len(data) + len(states) :]))
     )
     results = c.convert(body, inner, [bound[i] for i in range(variables)])
-    if len(results) != total or total - stacked != len(states) or not data:
+    if len(results) != total or total - stacked != len(states):
         raise c.error(
             f"{len(results)} results of the body; expected {stacked} stacked and {len(states)} states"
         )
+    if turn.uses():
+        slices, data = [*slices, turn], (*data, _counted(c, data[0]))
     outputs = (*results[stacked:], *results[:stacked])
     graph = inner.graph((*carried, *slices), outputs, f"{c.node.name}.body")
     found = c.many("Scan", *states, *data, count=total, body=graph, num_scan_inputs=len(data))
-    steps = None if data[0].shape is None else data[0].shape[0]
     for i, (value, like) in enumerate(zip(found, graph.outputs)):
         _typed(value, like, steps if i >= len(states) else None)
     return (*found[len(states) :], *found[: len(states)])
+
+
+def _scalar(c: Call, name: str, dtype: ir.DataType) -> ir.Value:
+    """An input of a body that is one number."""
+    return ir.Value(
+        name=c.builder.unique(f"{c.node.name}.{name}"), shape=ir.Shape([]), type=ir.TensorType(dtype)
+    )
+
+
+def _length(c: Call, steps: int | ir.SymbolicDim | None) -> int | ir.SymbolicDim:
+    return ir.SymbolicDim(dimension(f"{c.node.name}.turns")) if steps is None else steps
+
+
+def _counted(c: Call, along: ir.Value) -> ir.Value:
+    """The numbers of the turns along an operand."""
+    zero, one = (c.const(n, np.dtype("i8")) for n in (0, 1))
+    count = c.one("Squeeze", c.one("Shape", along, start=0, end=1), c.ints(0))
+    return c.one("Range", zero, count, one)
 
 
 def _bool(c: Call, builder: Builder, value: ir.Value) -> ir.Value:
@@ -101,13 +124,8 @@ def _while_loop(c: Call) -> Values:
         found = c.convert(condition, builder, [values[p] for p in of_condition])
         return _bool(c, builder, found[0])
 
-    inner = c.builder.nested()
-    count = ir.Value(
-        name=c.builder.unique(f"{c.node.name}.i"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.INT64)
-    )
-    going = ir.Value(
-        name=c.builder.unique(f"{c.node.name}.go"), shape=ir.Shape([]), type=ir.TensorType(ir.DataType.BOOL)
-    )
+    count, going = _scalar(c, "i", ir.DataType.INT64), _scalar(c, "go", ir.DataType.BOOL)
+    inner = c.builder.nested(c.node.name, (limit, count))
     carried = [_variable(c, x, "variable") for x in initial]
     operands = [c.inputs[p] for p in of_body]  # one may be there twice, carried and as it is
     for place, value in zip(carried_at, carried):
@@ -148,7 +166,7 @@ def _cond(c: Call) -> Values:
     total = c.attributes.integer("num_outputs")
     graphs = []
     for (symbol, operands), name in zip(branches, ("then", "else")):
-        inner = c.builder.nested()
+        inner = c.builder.nested(f"{c.node.name}.{name}")
         results = c.convert(symbol, inner, operands)
         if len(results) != total:
             raise c.error(f"{len(results)} results of the branch {name!r}; expected {total}")

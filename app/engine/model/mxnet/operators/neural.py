@@ -296,18 +296,18 @@ def embedding(c: Call) -> ir.Value:
 
 def _dropout(c: Call) -> ir.Value:
     """Nothing is left out in an inference; a training graph takes the mask, 0 or 1 / (1 - p), as an input."""
-    c.attributes.text("p", "")
+    share = c.attributes.number("p", 0.5)
     axes, mode = (
         c.attributes.integers("axes", ()),
         c.attributes.text("mode", "training", ("training", "always")),
     )
     if c.builder.is_training:
         x = c.inputs[0]
-        if c.builder.is_nested:
-            raise c.error("it is in a subgraph, whose turns would have masks of their own")
+        if not 0 <= share < 1:
+            raise c.error(f"p is {share:g}; expected 0 or more, and less than 1")
         rank = c.rank(x)
         shape = [1 if i in {a % rank for a in axes} else x.shape[i] for i in range(rank)]  # type: ignore[index]
-        return c.one("Mul", x, c.builder.mask(c.node.name, x, shape))
+        return c.one("Mul", x, c.builder.mask(c.node.name, x, shape, share))
     if mode == "always":
         raise c.error("mode=always is random; expected training, which an inference leaves out")
     return c.one("Identity", c.inputs[0])

@@ -114,7 +114,7 @@ def _direction(
     of_input, of_state, projection, bias = weights
     given = c.one("Add", c.one("MatMul", x, c.one("Transpose", of_input, perm=[1, 0])), bias)
     turned = c.one("Transpose", of_state, perm=[1, 0]), c.one("Transpose", projection, perm=[1, 0])
-    inner = c.builder.nested()
+    inner = c.builder.nested(c.node.name)
     steps, batch = list(x.shape)[:2] if x.shape is not None else (None, None)
     rows = [ir.Shape([batch, n]) for n in (sizes.projected, sizes.hidden, _GATES * sizes.hidden)]
     variables = [

@@ -1,6 +1,6 @@
 """Signatures of functions on scalars, which numba's type inference looks up once in a process.
 
-The text of kernels is mostly arithmetic on few types: which function adds two int64 is asked a thousand times.
+The text of kernels is mostly arithmetic on few types: which function adds two int64 is asked very often.
 """
 
 from typing import Any

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,11 @@ def running_child(service: Served, job_id: str) -> int:
     return int(re.findall(r"\d+", phase)[0])
 
 
+def is_phase_of(child: int, job: dict[str, Any]) -> bool:
+    """True while a job tells of this child alone: no other has begun, and the job has not ended."""
+    return not job["finished"] and job["progress"]["phase"] == f"begin {child}"
+
+
 def wait_until_gone(pid: int, seconds: float = 3.0) -> bool:
     deadline = time.monotonic() + seconds
     while not is_gone(pid) and time.monotonic() < deadline:
@@ -92,7 +98,7 @@ def test_a_job_whose_workers_die_each_time_fails_in_the_end(lone: Served) -> Non
         child = running_child(lone, job_id)
         os.kill(worker_of(child), signal.SIGKILL)
         deadline = time.monotonic() + 40
-        while f"begin {child}" == lone.job(job_id)["progress"]["phase"] and time.monotonic() < deadline:
+        while is_phase_of(child, lone.job(job_id)) and time.monotonic() < deadline:
             time.sleep(0.1)
     job = lone.end(job_id, 60)
     assert (job["state"], job["code"]) == ("failed", "worker-crashed")

@@ -223,11 +223,12 @@ def ptx(kernel: Kernel) -> str:
     from numba.cuda import types
 
     from app.kernels.cuda import primitives
+    from app.kernels.cuda.pipeline import kernel_passes
 
     function = _function(kernel, primitives.NAMES)
     signature = types.void(*(primitives.type_of(t) for t in kernel.signature))
     try:
-        with _generation():
+        with _generation(), kernel_passes():
             text, _ = cuda.compile(
                 function,
                 signature,

@@ -6,6 +6,8 @@ looks before it predicts. The table lies beside the compiled kernels it belongs 
 never measured again, so plans are reproducible once it is filled.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +23,8 @@ from app.engine.core.calls import KernelCall
 from app.engine.core.group import SUBGRAPH, Group
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, no_error
-from app.engine.cost.roofline import key, run_storage, seconds
+from app.engine.cost.calibration import calibration
+from app.engine.cost.roofline import expected, key, run_storage, seconds
 from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.layouts.options import LAST, level
@@ -38,12 +41,16 @@ from app.kernels.cpu.runtime.parallel import Request, helped
 Array = np.ndarray[Any, Any]
 
 # Predicted seconds in times of the best, beyond which an implementation is not measured:
-FACTOR = 1.4  # in general
+FACTOR = 1.4  # at most; also where the kind of processor, or the number of threads, is not calibrated
 LAST_FACTOR = 1.0  # over channels last, of the best in other layouts, where images come in another order
 EXACT_FACTOR = 2.0  # the best that multiplies as often as the definition does
 HOPELESS = 8.0  # one that stores a constant sparse
 STORED_FACTOR = 3.0  # the same, in times of the best of these
-WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
+# Shares of the predicted time of the graph:
+WORTH = 0.002  # of a group, below which it is not measured
+KERNEL_WORTH = 0.01  # saved by a kernel that the predicted plan lacks, below which it is not compiled
+TUNING_WORTH = 0.0005  # saved by another cut of a group, below which it is not measured
+TUNING_GAIN = 0.02  # of a group's time, that another cut seldom saves more than (4 % of 430 measured)
 
 Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
 Storage: TypeAlias = Mapping[ir.Value, StorageType]
@@ -64,13 +71,12 @@ def measure(
     """
     table = stored(compiler.folder)
     context = replace(PlanningContext.of(compilation), timings=table)
-    groups, conversions = _worth_measuring(compilation, context)
+    worth = _worth_measuring(compilation, context)
+    groups = worth.groups
     with closing(_Bench(context, compiler, table, _around(compilation, groups, context))) as bench:
-        candidates = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
-        bench.add([*candidates, *conversions], likely, progress)
-        # Only the row that is best as it is is cut in other ways.
-        best = [(group, min(rows, key=lambda r: seconds(r, group, context)[0])) for group, rows in groups]
-        bench.add([(g, row, tuning) for g, row in best for tuning in row.tunings[1:]], tuple, progress)
+        plain = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
+        bench.add([*plain, *worth.conversions], likely, progress)
+        bench.add(worth.tunings(context), tuple, progress)
         for group, rows, storage in _sparse(compilation, context):
             bench.add([(group, row, row.tunings[0]) for row in rows], tuple, progress, storage)
     return table
@@ -100,7 +106,7 @@ def _around(
     total = sum(map(graph.nbytes, constants))
     own = {group: sum(map(graph.nbytes, _constants(group))) for group in compilation.plan.groups}
     for group, rows in groups:
-        row = min(rows, key=lambda r: r.predicted(group, context))
+        row = min(rows, key=lambda r: expected(r, group, context))
         if row.storage(group, context):
             stored = sum(a.nbytes for a in constant_arrays(_kernel_calls(row, group, context)))
             total += stored - own[group]
@@ -180,16 +186,40 @@ def _kernel_calls(row: Implementation, group: Group, context: PlanningContext) -
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Implementations that may compute a group, with their predicted seconds."""
+    """Implementations that may compute a group, with their predicted seconds.
+
+    Attributes:
+        layouts: those of the group where nothing was measured.
+    """
 
     group: Group
     context: PlanningContext
     seconds: Mapping[Implementation, float]
+    layouts: Mapping[ir.Value, Layout]
 
     @cached_property
     def best(self) -> float:
         """Least predicted seconds."""
         return min(self.seconds.values())
+
+    @cached_property
+    def planned(self) -> Implementation:
+        """The row of the predicted plan."""
+        ranked = sorted(self.seconds, key=lambda c: (self.seconds[c], c.rank))
+        fitting = (c for c in ranked if c.required_layouts(self.group, self.context) == self.layouts)
+        return next(fitting, ranked[0])
+
+    def factor(self, candidate: Implementation) -> float:
+        """Predicted seconds in times of the best, up to which a candidate may be as fast all the same."""
+        known = calibration(self.context.target)
+        if known is None or self.context.threads not in known.threads:
+            return FACTOR
+        best = min(self.seconds, key=self.seconds.__getitem__)
+        return min(math.exp(math.hypot(known.of(candidate.name).error, known.of(best.name).error)), FACTOR)
+
+    def saving(self, candidate: Implementation) -> float:
+        """Seconds that a candidate saves if it is as fast as it may be."""
+        return max(self.best - self.seconds[candidate] / self.factor(candidate), 0.0)
 
     @cached_property
     def measured(self) -> tuple[Implementation, ...]:
@@ -234,7 +264,7 @@ def _view(candidate: Implementation, all_: _Candidates) -> str | None:
 
 def _slow(candidate: Implementation, all_: _Candidates) -> str | None:
     ratio = all_.seconds[candidate] / (all_.best or 1.0)
-    if all_.seconds[candidate] <= FACTOR * all_.best or candidate in (*all_.rivals, all_.exact):
+    if ratio <= all_.factor(candidate) or candidate in (*all_.rivals, all_.exact):
         return None
     return f"it is predicted to take {ratio:.3g} times as long as the best"
 
@@ -243,19 +273,82 @@ def _slow(candidate: Implementation, all_: _Candidates) -> str | None:
 PRUNE_RULES: tuple[Callable[[Implementation, _Candidates], str | None], ...] = (_view, _slow)
 
 
-def _worth_measuring(
-    compilation: Compilation, context: PlanningContext
-) -> tuple[list[tuple[Group, tuple[Implementation, ...]]], Candidates]:
-    """Groups and the implementations that may compute them, and conversions of their operands."""
+def candidates(compilation: Compilation, context: PlanningContext) -> Iterator[tuple[Group, Implementation]]:
+    """Every group with each row that may compute it, and the conversions of operands."""
     groups = _predicted(compilation, context)
-    least = WORTH * sum(candidates.best for candidates in groups)
-    found = []
-    for candidates in groups:
-        measured = candidates.measured
-        several = len(measured) > 1 or any(len(c.tunings) > 1 for c in measured)
-        if several and candidates.best >= least:
-            found.append((candidates.group, measured))
-    return found, _conversions(groups, compilation, context, least)
+    yield from ((found.group, row) for found in groups for row in found.computing)
+    yield from ((group, row) for group, row, _ in _conversions(groups, compilation, context, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """Work of measuring a graph that may pay.
+
+    Attributes:
+        groups: groups and the implementations that may compute them.
+        conversions: those of their operands.
+        total: predicted seconds of the graph.
+        present: kernels of the predicted plan.
+    """
+
+    groups: list[tuple[Group, tuple[Implementation, ...]]]
+    conversions: Candidates
+    total: float
+    present: frozenset[Request]
+
+    def tunings(self, context: PlanningContext) -> Candidates:
+        """Other cuts of the rows that are best as they are, where they may save enough."""
+        found: list[tuple[Group, Implementation, str, str, tuple[Request, ...]]] = []
+        saved: dict[object, float] = defaultdict(float)
+        for group, rows in self.groups:
+            best = min(rows, key=lambda row: seconds(row, group, context)[0])
+            for tuning in best.tunings[1:]:
+                cut = replace(context, tuning=tuning)
+                missing = tuple(c.request for c in _kernel_calls(best, group, cut))
+                missing = tuple(r for r in missing if r not in self.present)
+                found.append((group, best, tuning, key(best, group, cut), missing))
+                for what in (found[-1][3], *missing):
+                    saved[what] += TUNING_GAIN * seconds(best, group, context)[0]
+        return [
+            (group, row, tuning)
+            for group, row, tuning, name, missing in found
+            if saved[name] >= TUNING_WORTH * self.total
+            and all(saved[r] >= KERNEL_WORTH * self.total for r in missing)
+        ]
+
+
+def _worth_measuring(compilation: Compilation, context: PlanningContext) -> _Worth:
+    """Groups that take long, the implementations that may compute them, and conversions of their operands.
+
+    A kernel that the predicted plan lacks takes longer to compile than all its measurements: it must be able
+    to save enough of the graph.
+    """
+    every = _predicted(compilation, context)
+    total = sum(candidates.best for candidates in every)
+    groups = [candidates for candidates in every if candidates.best >= WORTH * total]
+    present = frozenset(r for found in every for r in _requests(found, found.planned))
+    saved: dict[Request, float] = defaultdict(float)
+    for found in groups:
+        for row in found.measured:
+            for request in set(_requests(found, row)):
+                saved[request] += found.saving(row)
+    rows = {
+        found.group: tuple(
+            row
+            for row in found.measured
+            if row in (*found.rivals, found.exact)
+            or all(r in present or saved[r] >= KERNEL_WORTH * total for r in _requests(found, row))
+        )
+        for found in groups
+    }
+    several = [(g, found) for g, found in rows.items() if len(found) > 1 or any(r.tunings[1:] for r in found)]
+    return _Worth(several, _conversions(groups, compilation, context, WORTH * total), total, present)
+
+
+def _requests(found: _Candidates, row: Implementation) -> tuple[Request, ...]:
+    """Kernels that a row runs; none where it runs outside the driver."""
+    calls = row.lower(found.group, found.context)
+    return tuple(call.request for call in calls if isinstance(call, KernelCall))
 
 
 def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Candidates]:
@@ -275,7 +368,7 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
         backend = partition[group.anchor].backend
         able = compilation.registry.candidates(group.op, (backend,))
         seconds = {
-            c: c.predicted(group, context)
+            c: expected(c, group, context)
             for c in able
             if c.op != "*" and c.rejection_reason(group, context) is None
         }
@@ -285,7 +378,7 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
             near = {c: s for c, s in seconds.items() if s <= limit and not c.views(group, context)}
             seconds = {**others, **near}
         if seconds:
-            found.append(_Candidates(group, context, seconds))
+            found.append(_Candidates(group, context, seconds, taken[group]))
     return found
 
 
@@ -295,7 +388,7 @@ def _conversions(
     """Implementations of the conversions to layouts that candidates want, of `least` seconds or more."""
     wanted: dict[tuple[object, ...], tuple[ir.Value, Layout]] = {}
     for candidates in groups:
-        for candidate in candidates.seconds:
+        for candidate in (candidates.planned, *candidates.measured):
             for value, layout in candidate.required_layouts(candidates.group, context).items():
                 wanted.setdefault((graph.shape(value), layout), (value, layout))
     conversions: Candidates = []

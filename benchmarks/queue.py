@@ -37,7 +37,7 @@ WARM_UP = 3  # turns of each worker that do not count: it starts its first child
 
 
 @contextlib.contextmanager
-def _process(part: str, settings: Settings) -> Iterator[psutil.Process]:
+def part_of_service(part: str, settings: Settings) -> Iterator[psutil.Process]:
     """One part of the service, until the context is left."""
     command = [sys.executable, "-m", "benchmarks.part", part, settings.to_json()]
     process = subprocess.Popen(command, cwd=ROOT)
@@ -48,7 +48,8 @@ def _process(part: str, settings: Settings) -> Iterator[psutil.Process]:
         process.wait(30)
 
 
-def _ready(client: Client) -> None:
+def wait_until_ready(client: Client) -> None:
+    """Return when the API answers."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with contextlib.suppress(UnreachableError):
@@ -103,12 +104,12 @@ def measure(settings: Settings, model: bytes, count: int, lone: int, idle_second
     request = {"options": {"benchmark_seconds": 0.0, "autotune": False}, "reuse": False}
     path = settings.data / "model.onnx"
     path.write_bytes(model)
-    with _process("api", settings), Client(f"http://127.0.0.1:{settings.port}") as client:
-        _ready(client)
+    with part_of_service("api", settings), Client(f"http://127.0.0.1:{settings.port}") as client:
+        wait_until_ready(client)
         identifier = client.upload(path).id
         for _ in range(count):
             client.submit(identifier, **request)
-        with _process("workers", settings) as workers:
+        with part_of_service("workers", settings) as workers:
             _ended(database, WARM_UP * settings.workers)
             before = _beyond(database, workers)
             _ended(database, count)

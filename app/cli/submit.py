@@ -56,6 +56,9 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         help="without Winograd's and Strassen's algorithms and fixed point",
     )
     parser.add_argument("--prefer", choices=("latency", "memory"), help="what to plan for (default: latency)")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure nothing: the plan by predicted times alone"
+    )
     parser.add_argument("--pareto", action="store_true", help="also report plans with less memory or time")
     parser.add_argument(
         "--semantics", choices=("stowplan", "mxnet-1.9"), help="of storage types (default: stowplan)"
@@ -150,6 +153,8 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
     options = {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
     if arguments.pareto:
         options["pareto"] = True
+    if arguments.quick:
+        options["quick"] = True
     if arguments.no_fast_algorithms:
         options["fast_algorithms"] = False
     if arguments.external_data:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from app.api.http.auth_middleware import COOKIE
+from app.api.pages import views
 from app.api.pages.views import ABOUT, PHASES
 from app.engine.entry.optimize import PHASES as THOSE_OF_THE_ENGINE
 from app.jobs.store import job_repository, keys
@@ -58,6 +59,17 @@ def browser(api: Inside, text: str | None = None, **headers: str) -> httpx.Clien
 def test_the_phases_and_artifacts_are_those_of_the_engine() -> None:
     assert PHASES == THOSE_OF_THE_ENGINE
     assert set(ABOUT) == set(ARTIFACTS)
+
+
+def test_what_is_told_of_a_phase_after_a_colon_is_part_of_it() -> None:
+    told = ("load", "tune: 5.1 ms predicted, measuring", "plan")
+    events = [{"kind": "progress", "data": {"phase": p}, "created": float(i)} for i, p in enumerate(told)]
+    rows = views._phases(events, {"finished": 3.5, "state": "succeeded"})
+    assert {r["name"]: r["seconds"] for r in rows if r["state"] == "done"} == {
+        "load": 1.0,
+        "tune": 1.0,
+        "plan": 1.5,
+    }
 
 
 def test_every_page_forbids_what_is_not_its_own(settings: Settings) -> None:

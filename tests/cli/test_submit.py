@@ -56,6 +56,14 @@ def test_backends_and_how_they_are_chosen_are_asked_for_on_the_command_line(comm
     assert "choose" not in usual
 
 
+def test_a_quick_job_is_asked_for_on_the_command_line() -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    for line, quick in ((["m.onnx", "--quick"], True), (["m.onnx"], False)):
+        asked = submit.request(parser.parse_args(line))["options"]
+        assert JobOptions(**asked).to_options().quick is quick
+
+
 def test_sparse_inputs_are_declared_on_the_command_line() -> None:
     parser = argparse.ArgumentParser()
     submit.add_arguments(parser)

@@ -190,7 +190,7 @@ def _phases(events: list[job_repository.Row], row: job_repository.Row) -> list[d
     """Each phase with its state and how long it took, from the first event of it to that of the next."""
     begun: dict[str, float] = {}
     for event in events:
-        phase = event["data"].get("phase")
+        phase = str(event["data"].get("phase")).partition(":")[0]  # what follows tells of it
         if phase in PHASES and event["kind"] == "progress":
             begun.setdefault(phase, event["created"])
     order = sorted(begun, key=begun.__getitem__)

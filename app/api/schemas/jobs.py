@@ -54,6 +54,10 @@ class JobOptions(Schema):
         default=_DEFAULTS.autotune,
         description="Whether implementations are measured before they are chosen, where the target is here.",
     )
+    quick: bool = Field(
+        default=_DEFAULTS.quick,
+        description="Whether nothing is measured: the plan by predicted times alone, and no benchmark.",
+    )
     backends: list[Name] = Field(
         default_factory=list,
         max_length=16,

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.group import Group, of_group
 from app.engine.core.signature import signature
+from app.engine.cost.calibration import calibration, features
 from app.engine.types.target import Target
 
 if TYPE_CHECKING:
@@ -108,7 +109,19 @@ def storing_seconds(target: Target, elements: int, entries: int) -> float:
 
 def seconds(row: "Implementation", group: Group, context: "PlanningContext") -> tuple[float, str | None]:
     """Time of a group computed by a row, and the tuning that measured best; None when predicted."""
-    return measured(row, group, context) or (row.predicted(group, context), None)
+    return measured(row, group, context) or (expected(row, group, context), None)
+
+
+def expected(row: "Implementation", group: Group, context: "PlanningContext") -> float:
+    """Predicted seconds, as long as the target's kind of processor was measured to take of such groups."""
+    predicted, known = row.predicted(group, context), calibration(context.target)
+    if known is None or not predicted:
+        return predicted
+    coefficients = known.of(row.name)
+    return predicted * group.cache.result(
+        (row.name, "factor", context.key),
+        lambda: math.exp(coefficients.log_factor(features(group, context, predicted))),
+    )
 
 
 def measured(row: "Implementation", group: Group, context: "PlanningContext") -> tuple[float, str] | None:
@@ -137,10 +150,8 @@ def comparable(
         return times
     # A constant is stored sparse where that was measured to be faster, not where it might be.
     times = {r: t for r, t in times.items() if r not in predicted or not r.storage(group, context)}
-    scale = max(t[0] / row.cost(group, context) for row, t in measured.items())
-    return {
-        row: (row.cost(group, context) * scale, None) if row in predicted else t for row, t in times.items()
-    }
+    scale = max(t[0] / expected(row, group, context) for row, t in measured.items())
+    return {row: (t[0] * scale, None) if row in predicted else t for row, t in times.items()}
 
 
 def permitted(

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from app.engine.report.exports import EXPORTS, Exported, write_plain, write_plan
 from app.engine.report.npz import write_outputs
 from app.engine.report.onnx import export_beside
 from app.engine.report.trace import trace_json
+from app.engine.report.units import duration
 from app.engine.runtime.capabilities import absence
 from app.engine.runtime.inputs import WrittenOut, tensors
 from app.engine.types.backend_names import UNEXECUTED
@@ -158,8 +159,16 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
     """Options that apply to a target; `absent` is the reason why its programs cannot run here.
 
     Raises:
-        TargetError: measurements or libraries are asked for, and this machine is not the target.
+        TargetError: measurements or libraries are asked for, and this machine is not the target; or
+            measurements of a quick job.
     """
+    if options.quick:
+        if options.timings == "measured":
+            raise TargetError(
+                "a quick job measures nothing: ask for timings 'predicted' or 'auto'",
+                pointer="/options/timings",
+            )
+        options = dataclasses.replace(options, autotune=False, timings="predicted")
     if options.export and absent is not None:
         raise TargetError(
             f"libraries are made for this machine, which is not {target.name!r} ({absent}): ask for the "
@@ -210,6 +219,7 @@ class _Job:
     external: Mapping[str, Path]
     heartbeat: Heartbeat
     absent: str | None
+    first: list[str] = field(default_factory=list)  # about the plan by predicted times
 
     @property
     def runs_here(self) -> bool:
@@ -227,7 +237,12 @@ class _Job:
 
     def tuning(self, done: int, total: int) -> None:
         """Progress of measurements before the plan."""
-        self.heartbeat.progress("tune", done, total)
+        self.heartbeat.progress(": ".join(("tune", *self.first)), done, total)
+
+    def predicted(self, program: Program) -> None:
+        """Tell the time of the first plan, which the measurements that follow refine."""
+        self.first[:] = [f"{duration(program.seconds)} predicted, measuring"]
+        self.tuning(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +287,9 @@ def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
     compiler = Compiler(job.kernels)
     inputs = tensors(compilation, job.bindings, job.options.seed)
     if job.measures:
-        compilation = session.tuned(compilation, job.options, compiler, job.tuning, WrittenOut(inputs))
+        compilation = session.tuned(
+            compilation, job.options, compiler, job.tuning, WrittenOut(inputs), job.predicted
+        )
     verification = Verification(converted, WrittenOut(inputs), original_ops, host(), spool, uncomputed)
     return _Model(loaded, converted, plain[0], compilation, inputs, verification, compiler, spool, gradients)
 

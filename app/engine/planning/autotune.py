@@ -6,8 +6,8 @@ looks before it predicts. The table lies beside the compiled kernels it belongs 
 never measured again, so plans are reproducible once it is filled.
 """
 
-import itertools
-import time
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -19,49 +19,38 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.calls import KernelCall
 from app.engine.core.group import SUBGRAPH, Group
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Implementation, PlanningContext, no_error
-from app.engine.cost.roofline import key, run_storage, seconds
+from app.engine.cost.calibration import calibration
+from app.engine.cost.roofline import expected, key, run_storage, seconds
 from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.layouts.options import LAST, level
 from app.engine.passes.infer_storage import declared, returned
+from app.engine.planning.kernel_timing import AROUND, Operands, constant_arrays, least, sampler
 from app.engine.planning.timing_cache import store, stored
-from app.engine.runtime.cpu.memory import aligned
 from app.engine.storage.choice import rivals
-from app.engine.types.layout import Layout, plain
-from app.engine.types.sparse_array import SparseArray
-from app.engine.types.storage import SparseFormat, StorageType, most_entries
+from app.engine.types.layout import Layout
+from app.engine.types.storage import StorageType
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
-from app.kernels.cpu.runtime.kernel_sequence import KernelRow, KernelSequence
+from app.kernels.cpu.runtime.driver import Team
 from app.kernels.cpu.runtime.parallel import Request, helped
 
 Array = np.ndarray[Any, Any]
 
 # Predicted seconds in times of the best, beyond which an implementation is not measured:
-FACTOR = 1.4  # in general
+FACTOR = 1.4  # at most; also where the kind of processor, or the number of threads, is not calibrated
 LAST_FACTOR = 1.0  # over channels last, of the best in other layouts, where images come in another order
 EXACT_FACTOR = 2.0  # the best that multiplies as often as the definition does
 HOPELESS = 8.0  # one that stores a constant sparse
 STORED_FACTOR = 3.0  # the same, in times of the best of these
-WORTH = 0.002  # share of the predicted time of the graph below which a group is not measured
-REPEATS = 5  # samples of each implementation
-CLOSE = 1.15  # times the best seconds of a group, up to which an implementation is sampled further
-MORE = 6  # samples of those that are this close
-SAMPLE = 1e-3  # s of one sample, filled with as many runs as it takes
-# Seconds of kernels that follow one another without Python, which takes a microsecond to start them: more
-# than a small kernel lasts.
-RUN = 2e-5
-# In a run of a model its other constants pass through the caches before a kernel meets its own again. So
-# runs of a sample take turns with copies of its constants, as large together as the other constants:
-AROUND = (
-    64 * 2**20
-)  # byte at most. Few last caches still have the first then: one of 32 MiB has most of 34 MB
-COPIES = 64  # at most: smaller constants hardly matter
-
+# Shares of the predicted time of the graph:
+WORTH = 0.002  # of a group, below which it is not measured
+KERNEL_WORTH = 0.01  # saved by a kernel that the predicted plan lacks, below which it is not compiled
+TUNING_WORTH = 0.0005  # saved by another cut of a group, below which it is not measured
+TUNING_GAIN = 0.02  # of a group's time, that another cut seldom saves more than (4 % of 430 measured)
 
 Candidates: TypeAlias = list[tuple[Group, Implementation, str]]
 Storage: TypeAlias = Mapping[ir.Value, StorageType]
@@ -82,13 +71,12 @@ def measure(
     """
     table = stored(compiler.folder)
     context = replace(PlanningContext.of(compilation), timings=table)
-    groups, conversions = _worth_measuring(compilation, context)
+    worth = _worth_measuring(compilation, context)
+    groups = worth.groups
     with closing(_Bench(context, compiler, table, _around(compilation, groups, context))) as bench:
-        candidates = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
-        bench.add([*candidates, *conversions], likely, progress)
-        # Only the row that is best as it is is cut in other ways.
-        best = [(group, min(rows, key=lambda r: seconds(r, group, context)[0])) for group, rows in groups]
-        bench.add([(g, row, tuning) for g, row in best for tuning in row.tunings[1:]], tuple, progress)
+        plain = [(group, row, row.tunings[0]) for group, rows in groups for row in rows]
+        bench.add([*plain, *worth.conversions], likely, progress)
+        bench.add(worth.tunings(context), tuple, progress)
         for group, rows, storage in _sparse(compilation, context):
             bench.add([(group, row, row.tunings[0]) for row in rows], tuple, progress, storage)
     return table
@@ -118,9 +106,9 @@ def _around(
     total = sum(map(graph.nbytes, constants))
     own = {group: sum(map(graph.nbytes, _constants(group))) for group in compilation.plan.groups}
     for group, rows in groups:
-        row = min(rows, key=lambda r: r.predicted(group, context))
+        row = min(rows, key=lambda r: expected(r, group, context))
         if row.storage(group, context):
-            stored = sum(a.nbytes for a in _arrays(_kernel_calls(row, group, context)))
+            stored = sum(a.nbytes for a in constant_arrays(_kernel_calls(row, group, context)))
             total += stored - own[group]
             own[group] = stored
     return lambda group: min(max(total - own.get(group, 0), 0), AROUND)
@@ -128,11 +116,6 @@ def _around(
 
 def _constants(group: Group) -> set[ir.Value]:
     return {v for v in group.inputs if graph.is_constant(v) and graph.dtype(v) is not None}
-
-
-def _arrays(calls: Sequence[KernelCall]) -> list[Array]:
-    """Constants of the arguments, in order: one for each time that it is passed."""
-    return [np.ascontiguousarray(a.array) for c in calls for a in c.arguments if isinstance(a, Constant)]
 
 
 class _Bench:
@@ -184,7 +167,7 @@ class _Bench:
                 group, row, facts, calls = work[name]
                 layouts = row.required_layouts(group, facts)
                 kinds = run_storage(row, group, facts).items()
-                operands = _Operands(layouts, facts.threads, {v: facts.sparse(v, kind) for v, kind in kinds})
+                operands = Operands(layouts, facts.threads, {v: facts.sparse(v, kind) for v, kind in kinds})
                 runs.append(sampler(calls, operands, facts, self._compiler, self._team, self._around(group)))
             fresh.update(zip(names, least(runs)))
         store(self._compiler.folder, fresh)
@@ -203,16 +186,40 @@ def _kernel_calls(row: Implementation, group: Group, context: PlanningContext) -
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Implementations that may compute a group, with their predicted seconds."""
+    """Implementations that may compute a group, with their predicted seconds.
+
+    Attributes:
+        layouts: those of the group where nothing was measured.
+    """
 
     group: Group
     context: PlanningContext
     seconds: Mapping[Implementation, float]
+    layouts: Mapping[ir.Value, Layout]
 
     @cached_property
     def best(self) -> float:
         """Least predicted seconds."""
         return min(self.seconds.values())
+
+    @cached_property
+    def planned(self) -> Implementation:
+        """The row of the predicted plan."""
+        ranked = sorted(self.seconds, key=lambda c: (self.seconds[c], c.rank))
+        fitting = (c for c in ranked if c.required_layouts(self.group, self.context) == self.layouts)
+        return next(fitting, ranked[0])
+
+    def factor(self, candidate: Implementation) -> float:
+        """Predicted seconds in times of the best, up to which a candidate may be as fast all the same."""
+        known = calibration(self.context.target)
+        if known is None or self.context.threads not in known.threads:
+            return FACTOR
+        best = min(self.seconds, key=self.seconds.__getitem__)
+        return min(math.exp(math.hypot(known.of(candidate.name).error, known.of(best.name).error)), FACTOR)
+
+    def saving(self, candidate: Implementation) -> float:
+        """Seconds that a candidate saves if it is as fast as it may be."""
+        return max(self.best - self.seconds[candidate] / self.factor(candidate), 0.0)
 
     @cached_property
     def measured(self) -> tuple[Implementation, ...]:
@@ -257,7 +264,7 @@ def _view(candidate: Implementation, all_: _Candidates) -> str | None:
 
 def _slow(candidate: Implementation, all_: _Candidates) -> str | None:
     ratio = all_.seconds[candidate] / (all_.best or 1.0)
-    if all_.seconds[candidate] <= FACTOR * all_.best or candidate in (*all_.rivals, all_.exact):
+    if ratio <= all_.factor(candidate) or candidate in (*all_.rivals, all_.exact):
         return None
     return f"it is predicted to take {ratio:.3g} times as long as the best"
 
@@ -266,19 +273,82 @@ def _slow(candidate: Implementation, all_: _Candidates) -> str | None:
 PRUNE_RULES: tuple[Callable[[Implementation, _Candidates], str | None], ...] = (_view, _slow)
 
 
-def _worth_measuring(
-    compilation: Compilation, context: PlanningContext
-) -> tuple[list[tuple[Group, tuple[Implementation, ...]]], Candidates]:
-    """Groups and the implementations that may compute them, and conversions of their operands."""
+def candidates(compilation: Compilation, context: PlanningContext) -> Iterator[tuple[Group, Implementation]]:
+    """Every group with each row that may compute it, and the conversions of operands."""
     groups = _predicted(compilation, context)
-    least = WORTH * sum(candidates.best for candidates in groups)
-    found = []
-    for candidates in groups:
-        measured = candidates.measured
-        several = len(measured) > 1 or any(len(c.tunings) > 1 for c in measured)
-        if several and candidates.best >= least:
-            found.append((candidates.group, measured))
-    return found, _conversions(groups, compilation, context, least)
+    yield from ((found.group, row) for found in groups for row in found.computing)
+    yield from ((group, row) for group, row, _ in _conversions(groups, compilation, context, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """Work of measuring a graph that may pay.
+
+    Attributes:
+        groups: groups and the implementations that may compute them.
+        conversions: those of their operands.
+        total: predicted seconds of the graph.
+        present: kernels of the predicted plan.
+    """
+
+    groups: list[tuple[Group, tuple[Implementation, ...]]]
+    conversions: Candidates
+    total: float
+    present: frozenset[Request]
+
+    def tunings(self, context: PlanningContext) -> Candidates:
+        """Other cuts of the rows that are best as they are, where they may save enough."""
+        found: list[tuple[Group, Implementation, str, str, tuple[Request, ...]]] = []
+        saved: dict[object, float] = defaultdict(float)
+        for group, rows in self.groups:
+            best = min(rows, key=lambda row: seconds(row, group, context)[0])
+            for tuning in best.tunings[1:]:
+                cut = replace(context, tuning=tuning)
+                missing = tuple(c.request for c in _kernel_calls(best, group, cut))
+                missing = tuple(r for r in missing if r not in self.present)
+                found.append((group, best, tuning, key(best, group, cut), missing))
+                for what in (found[-1][3], *missing):
+                    saved[what] += TUNING_GAIN * seconds(best, group, context)[0]
+        return [
+            (group, row, tuning)
+            for group, row, tuning, name, missing in found
+            if saved[name] >= TUNING_WORTH * self.total
+            and all(saved[r] >= KERNEL_WORTH * self.total for r in missing)
+        ]
+
+
+def _worth_measuring(compilation: Compilation, context: PlanningContext) -> _Worth:
+    """Groups that take long, the implementations that may compute them, and conversions of their operands.
+
+    A kernel that the predicted plan lacks takes longer to compile than all its measurements: it must be able
+    to save enough of the graph.
+    """
+    every = _predicted(compilation, context)
+    total = sum(candidates.best for candidates in every)
+    groups = [candidates for candidates in every if candidates.best >= WORTH * total]
+    present = frozenset(r for found in every for r in _requests(found, found.planned))
+    saved: dict[Request, float] = defaultdict(float)
+    for found in groups:
+        for row in found.measured:
+            for request in set(_requests(found, row)):
+                saved[request] += found.saving(row)
+    rows = {
+        found.group: tuple(
+            row
+            for row in found.measured
+            if row in (*found.rivals, found.exact)
+            or all(r in present or saved[r] >= KERNEL_WORTH * total for r in _requests(found, row))
+        )
+        for found in groups
+    }
+    several = [(g, found) for g, found in rows.items() if len(found) > 1 or any(r.tunings[1:] for r in found)]
+    return _Worth(several, _conversions(groups, compilation, context, WORTH * total), total, present)
+
+
+def _requests(found: _Candidates, row: Implementation) -> tuple[Request, ...]:
+    """Kernels that a row runs; none where it runs outside the driver."""
+    calls = row.lower(found.group, found.context)
+    return tuple(call.request for call in calls if isinstance(call, KernelCall))
 
 
 def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Candidates]:
@@ -298,7 +368,7 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
         backend = partition[group.anchor].backend
         able = compilation.registry.candidates(group.op, (backend,))
         seconds = {
-            c: c.predicted(group, context)
+            c: expected(c, group, context)
             for c in able
             if c.op != "*" and c.rejection_reason(group, context) is None
         }
@@ -308,7 +378,7 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
             near = {c: s for c, s in seconds.items() if s <= limit and not c.views(group, context)}
             seconds = {**others, **near}
         if seconds:
-            found.append(_Candidates(group, context, seconds))
+            found.append(_Candidates(group, context, seconds, taken[group]))
     return found
 
 
@@ -318,7 +388,7 @@ def _conversions(
     """Implementations of the conversions to layouts that candidates want, of `least` seconds or more."""
     wanted: dict[tuple[object, ...], tuple[ir.Value, Layout]] = {}
     for candidates in groups:
-        for candidate in candidates.seconds:
+        for candidate in (candidates.planned, *candidates.measured):
             for value, layout in candidate.required_layouts(candidates.group, context).items():
                 wanted.setdefault((graph.shape(value), layout), (value, layout))
     conversions: Candidates = []
@@ -341,139 +411,3 @@ def _is_measurable(value: ir.Value) -> bool:
     return not graph.is_dynamic(value) and (
         graph.is_constant(value) or (kind is not None and kind.kind == "f")
     )
-
-
-def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
-    """The least of several samples of each, taken in turn: other load on the machine hits all alike."""
-    best = [float("inf")] * len(samplers)
-    for turn in range(REPEATS + MORE):
-        # Those that lost by far are left.
-        close = [i for i, s in enumerate(best) if turn < REPEATS or s <= CLOSE * min(best)]
-        if turn >= REPEATS and len(close) < 2:
-            break
-        for i in close:
-            best[i] = min(best[i], samplers[i]())
-    return best
-
-
-class _Operands:
-    """Memory for the arguments of calls, which lives as long as this object."""
-
-    def __init__(
-        self, layouts: Mapping[ir.Value, Layout], threads: int, formats: Mapping[ir.Value, SparseFormat]
-    ) -> None:
-        self._layouts = layouts
-        self._threads = threads
-        self._formats = formats
-        self._random = np.random.default_rng(0)
-        self._drawn = self._random.uniform(0.5, 1.0, 4096)
-        self._kept: list[Array] = []
-        self._addresses: dict[object, int] = {}  # by value, or identity of a workspace
-
-    def arguments(self, call: KernelCall, constants: Iterator[Array]) -> tuple[int, ...]:
-        """Arguments of a call as the driver takes them; its constants are copies of the next of these."""
-        return tuple(
-            self._held(next(constants)) if isinstance(a, Constant) else self._address(a)
-            for a in call.arguments
-        )
-
-    def _address(self, argument: object) -> int:
-        if isinstance(argument, int):
-            return argument
-        key = id(argument) if isinstance(argument, Workspace) else argument
-        if key not in self._addresses:
-            self._addresses[key] = self._held(self._array(argument))
-        return self._addresses[key]
-
-    def _array(self, argument: object) -> Array:
-        if isinstance(argument, Workspace):
-            copies = self._threads if argument.per_thread else 1
-            return np.zeros(argument.nbytes * copies, np.uint8)
-        assert isinstance(argument, ir.Value)
-        fixed, shape = graph.constant(argument), graph.static_shape(argument)
-        if fixed is not None:
-            return fixed
-        if argument in self._formats:
-            return self._filled(self._formats[argument], shape, graph.element_type(argument))
-        size = self._layouts.get(argument, plain(len(shape))).elements(shape)
-        return np.resize(self._drawn.astype(graph.element_type(argument)), size)
-
-    def _filled(self, form: SparseFormat, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
-        """A sparse value that stores as much as it may, at places that are drawn."""
-        entries = form.capacity * (form.columns if form.kind == "row_sparse" else 1)
-        values, heads = np.resize(self._drawn.astype(kind), entries), None
-        most = most_entries(form.kind, shape)
-        places = np.sort(self._random.choice(most, form.capacity, replace=False, shuffle=False))
-        if form.kind == "csr":
-            rows, places = np.divmod(places, form.columns)
-            heads = np.searchsorted(rows, np.arange(form.rows + 1))
-        buffer = np.zeros(form.nbytes, np.uint8)
-        SparseArray(form.kind, shape, values, places, heads).write(buffer, form)
-        return buffer
-
-    def _held(self, array: Array) -> int:
-        place = aligned(array.nbytes)
-        place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self._kept.append(place)
-        return int(place.ctypes.data)
-
-
-def sampler(
-    calls: Sequence[KernelCall],
-    operands: "_Operands",
-    context: PlanningContext,
-    compiler: Compiler,
-    team: Team,
-    around: int = 0,
-) -> Callable[[], float]:
-    """A function that measures the seconds of calls, alone: the mean of a sample of runs.
-
-    Operands are in cache, but for constants where so many bytes `around` them are used between.
-    """
-    arrays = _arrays(calls)
-    own = sum(a.nbytes for a in arrays)
-    kernels = [compiler.compile(c.kernel, c.types, c.static, takes_thread=c.takes_thread) for c in calls]
-    copies = []
-    for _ in range(min((around + own // 2) // own, COPIES) + 1 if own else 1):
-        constants = iter(arrays)
-        pairs = zip(kernels, calls, strict=True)
-        copies.append([KernelRow(k.address, c.units, operands.arguments(c, constants)) for k, c in pairs])
-    # The time of this thread alone, where it does all the work: other load does not count.
-    clock = time.thread_time if context.threads == 1 else time.perf_counter
-
-    def prepared(repeats: int) -> tuple[list[KernelSequence], float]:
-        """Sequences of so many repeats for every copy of the constants, warm, and the seconds of the last."""
-        sequences = [KernelSequence(compile_dispatch_loop(), copy * repeats, team) for copy in copies]
-        for sequence in sequences:
-            started = clock()
-            sequence.run()
-            once = clock() - started
-        return sequences, max(once, 1e-7)
-
-    sequences, once = prepared(1)
-    repeats = max(int(RUN / once), 1)
-    if repeats > 1:
-        sequences, once = prepared(repeats)
-    return _Sampler(operands, sequences, max(int(SAMPLE / once), 1), repeats, clock)
-
-
-class _Sampler:
-    """Mean seconds of calls over a sample of runs; holds the operands that the calls point at."""
-
-    def __init__(
-        self,
-        operands: _Operands,
-        sequences: Sequence[KernelSequence],
-        times: int,
-        repeats: int,
-        clock: Callable[[], float],
-    ) -> None:
-        self._operands = operands
-        self._turns = itertools.cycle(sequences)
-        self._times, self._repeats, self._clock = times, repeats, clock
-
-    def __call__(self) -> float:
-        started = self._clock()
-        for _ in range(self._times):
-            next(self._turns).run()
-        return (self._clock() - started) / (self._times * self._repeats)

@@ -49,10 +49,13 @@ class Heartbeat:
         self._thread.join()
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """Tell how far the work is; returns when whoever is told does."""
+        """Tell how far the work is; returns when whoever is told does.
+
+        What follows a colon tells of the phase before it.
+        """
         with self._lock:
             self._sample()
-            if phase != self._last[0]:
+            if phase.partition(":")[0] != self._last[0].partition(":")[0]:
                 self.between()
                 trim()
             self._last = (phase, done, total)
@@ -87,7 +90,7 @@ class Heartbeat:
     def _sample(self) -> None:
         """Note the memory of the phase: what there is, and the highest ever where that has risen."""
         now, high = resident_bytes()
-        phase = self._last[0] or "start"
+        phase = self._last[0].partition(":")[0] or "start"
         risen = high if high > self._high else 0
         self._high = max(high, self._high)
         self._peaks[phase] = max(self._peaks.get(phase, 0), now, risen)

@@ -144,17 +144,19 @@ def tuned(
     compiler: "Compiler",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     inputs: Mapping[str, object] | None = None,
+    first: Callable[[Program], object] = lambda _program: None,
 ) -> Compilation:
     """The compilation with measured seconds of what may compute its groups; runs kernels.
 
     Without `options.autotune`, or for a target that is not this machine, it stays as it is. Where
     `options.choose` is not `first`, the whole model or sub-graphs are assigned to libraries that are faster
-    on `inputs`, or on samples, see `app.engine.planning.backend_assignment`.
+    on `inputs`, or on samples, see `app.engine.planning.backend_assignment`. Where anything must be measured,
+    `first` is told the program by what is known before.
     """
     if not is_host(compilation.target, host()):
         return compilation
     if options.autotune:
-        compilation = _timed(compilation, options, compiler, progress)
+        compilation = _timed(compilation, options, compiler, progress, first)
     if options.choose == "measured":
         from app.engine.planning.backend_assignment import by_subgraph
 
@@ -179,7 +181,11 @@ def raced(
 
 
 def _timed(
-    compilation: Compilation, options: Options, compiler: "Compiler", progress: Callable[[int, int], None]
+    compilation: Compilation,
+    options: Options,
+    compiler: "Compiler",
+    progress: Callable[[int, int], None],
+    first: Callable[[Program], object],
 ) -> Compilation:
     """The compilation with measured seconds of kernels, for the backends that choose node by node."""
     from app.engine.planning import autotune
@@ -190,7 +196,9 @@ def _timed(
     groups = pipeline.run(started, grouping(options), silent)
 
     def likely() -> "tuple[Request, ...]":
-        return planned(dataclasses.replace(compilation, timings=stored(compiler.folder)), options).kernels
+        program = planned(dataclasses.replace(compilation, timings=stored(compiler.folder)), options)
+        first(program)
+        return program.kernels
 
     return dataclasses.replace(whole, timings=autotune.measure(groups, compiler, likely, progress))
 

@@ -271,15 +271,17 @@ class _Search:
             times = {row: roofline.seconds(row, group, self._context) for row in self._dense_rows(group)}
             best = min(times, key=lambda row: times[row][0], default=None)
             scale = 1.0
-            if best is not None and times[best][1] is not None:
-                scale = times[best][0] / (best.predicted(group, self._context) or times[best][0])
+            if best is not None:
+                scale = (
+                    times[best][0] / (best.predicted(group, self._context) or times[best][0] or 1.0) or 1.0
+                )
             self._dense[group] = (times[best][0] if best is not None else 0.0), scale
         return self._dense[group]
 
     def _sparse_seconds(self, row: Implementation, group: Group, context: PlanningContext) -> float:
         """Seconds of a row on sparse values as they are stored in `context`.
 
-        Where only the dense one was measured, the prediction is off by as much as its own.
+        The prediction is off by as much as that of the best dense one, as far as it is known.
         """
         found = roofline.measured(row, group, context)
         return found[0] if found is not None else row.cost(group, context) * self._dense_times(group)[1]

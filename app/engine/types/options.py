@@ -42,6 +42,8 @@ class Options:
         direct: nodes that are computed without fast algorithms: why, by name. Found as `exact` is.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
+        quick: whether nothing is measured: the plan by predicted times alone, verified; `autotune` and a
+            benchmark are left out.
         prefer: `latency` takes the fastest plan that fits the budget; `memory` the smallest arena.
         pareto: whether to look for the plans of which none is both smaller and faster.
         backends: those that may run the graph, in order of preference; empty takes the target's. The
@@ -73,6 +75,7 @@ class Options:
     exact: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, str] = field(default_factory=dict)
     autotune: bool = True
+    quick: bool = False
     prefer: Preference = "latency"
     pareto: bool = False
     backends: tuple[str, ...] = ()

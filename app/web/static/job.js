@@ -40,7 +40,7 @@ if (phases && "live" in phases.dataset) {
   events.addEventListener("progress", (event) => {
     if (Number(event.lastEventId) <= last) return;
     const { phase, done, total } = JSON.parse(event.data);
-    move(phase);
+    move(phase.split(":")[0]); // what follows tells of it
     if (total) {
       bar.max = total;
       bar.value = done;

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from app.engine.core.group import Group
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
-from app.engine.cost import roofline
+from app.engine.cost import calibration, roofline
 from app.engine.layouts.conversions import changes
 from app.engine.model.load import load
 from app.engine.planning import autotune, session, timing_cache
@@ -141,7 +142,7 @@ def products(tmp_path: Path, kept: float) -> tuple[Compilation, PlanningContext]
 
 
 def test_all_that_may_be_the_best_way_to_store_a_constant_is_measured(tmp_path: Path) -> None:
-    groups, _ = autotune._worth_measuring(*products(tmp_path, 0.01))
+    groups = autotune._worth_measuring(*products(tmp_path, 0.01)).groups
     names = {row.name for group, rows in groups for row in rows if group.outputs[0].name == "y"}
     assert {"matmul.csr_weights", "matmul.block16", "matmul.blocked"} <= names
 
@@ -149,9 +150,63 @@ def test_all_that_may_be_the_best_way_to_store_a_constant_is_measured(tmp_path: 
 @pytest.mark.parametrize("kept", [0.01, 1.0])
 def test_constants_that_others_store_sparse_take_less_of_the_caches(tmp_path: Path, kept: float) -> None:
     compilation, context = products(tmp_path, kept)
-    groups, _ = autotune._worth_measuring(compilation, context)
+    groups = autotune._worth_measuring(compilation, context).groups
     around = autotune._around(compilation, groups, context)
     first, second = (next(g for g in compilation.plan.groups if g.outputs[0].name == n) for n in "zy")
     dense = 4 * 256 * 256
     assert around(second) == dense
     assert around(first) == dense if kept == 1.0 else around(first) < dense / 2
+
+
+def strided(tmp_path: Path) -> tuple[Compilation, PlanningContext]:
+    """Three convolutions, the last of which has least to do."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[1, 32, 28, 28] x) => (float[1, 24, 7, 7] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, u)
+        b = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (a, v)
+        y = Conv <strides = [2, 2]> (b, w)
+    }"""
+    rng = np.random.default_rng(0)
+    shapes = {"u": (64, 32, 3, 3), "v": (64, 64, 3, 3), "w": (24, 64, 1, 1)}
+    weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    path = tmp_path / "strided.onnx"
+    onnx.save(ir.to_proto(model_of(text, weights)), path)
+    loaded = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+    compilation = session.planned(loaded, OPTIONS).compilation
+    return compilation, PlanningContext.of(compilation)
+
+
+def test_a_kernel_that_the_predicted_plan_lacks_must_be_able_to_save_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilation, context = strided(tmp_path)
+    missing = []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(autotune, "KERNEL_WORTH", share)
+        worth = autotune._worth_measuring(compilation, context)
+        cuts = [
+            (group, row, dataclasses.replace(context, tuning=tuning))
+            for group, row, tuning in worth.tunings(context)
+        ]
+        # The best that multiplies as often as the definition is measured in any case.
+        cuts += [(group, row, context) for group, rows in worth.groups for row in rows if row.fast]
+        calls = [call for group, row, cut in cuts for call in row.lower(group, cut)]
+        missing.append({call.request for call in calls} - worth.present)
+    assert missing[0]
+    assert not missing[1]
+
+
+def test_what_is_measured_may_be_the_fastest_by_the_error_of_its_prediction(tmp_path: Path) -> None:
+    compilation, context = strided(tmp_path)
+    worth = autotune._worth_measuring(compilation, context)
+    known = calibration.calibration(context.target)
+    for group, rows in worth.groups:
+        seconds = {row: roofline.expected(row, group, context) for row in rows}
+        best = min(seconds, key=lambda row: seconds[row])
+        plainly = [row for row in rows if not row.fast]
+        for row in rows:
+            doubt = math.log(autotune.FACTOR)
+            if known is not None:
+                doubt = min(math.hypot(known.of(row.name).error, known.of(best.name).error), doubt)
+            # The best that multiplies as often as the definition is measured beside fast algorithms alone.
+            assert math.log(seconds[row] / seconds[best]) <= doubt + 1e-9 or plainly == [row]

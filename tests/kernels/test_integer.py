@@ -326,7 +326,10 @@ def test_winograd_refuses_sums_that_do_not_fit_and_other_windows(outputs: int, t
     assert "groups" in (reason(few[:, :1], "<group = 2>", "[1,2,7,7]") or "")
 
 
-@pytest.mark.parametrize("row", ["conv_integer.pairs", "conv_integer.depthwise", "conv_integer.winograd_f2", "conv_integer.winograd_f4"])
+@pytest.mark.parametrize(
+    "row",
+    ["conv_integer.pairs", "conv_integer.depthwise", "conv_integer.winograd_f2", "conv_integer.winograd_f4"],
+)
 @pytest.mark.parametrize("tail", ["", "QuantizeLinear(f, u, t)"], ids=["real", "quantized"])
 def test_what_follows_the_sums_is_computed_with_them(compiler: Compiler, row: str, tail: str) -> None:
     rng = np.random.default_rng(3)

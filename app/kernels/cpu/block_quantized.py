@@ -174,7 +174,8 @@ def emit_rounding(digits: int, lanes: int) -> Sources:
     """The module that rounds blocks of rows. x: float32[m, k]; y: int32[m, blocks, words_of(block, digits)].
 
     Of each block `digits` times int8[block], as many int32: the sums of these times -origin, then as float32
-    the scale of the first digit, and the sum of all in units of it; absent elements are zeros. Units are blocks.
+    the scale of the first digit, and the sum of all in units of it; absent elements are zeros. Units are
+    blocks.
     """
     return (_ROUNDING.format(digits=digits, lanes=lanes),)
 

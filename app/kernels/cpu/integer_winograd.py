@@ -1,10 +1,10 @@
 """Winograd convolutions of 3 x 3 taps of 8-bit integers, exact: 4 products for 9, or 36 for 144.
 
-Matrices of the transforms are multiplied by what makes them whole. Transformed pixels less their zero point and
-transformed weights fit int16, so the products are those of `tiles.PAIRS`. All that follows is linear and holds
-modulo 2 ** 32; what it leaves is a multiple of the sums that the convolution asks for: 4 times (F(2,3)) or 576
-times (F(4,3)). Modulo 2 ** 32 an odd factor has an inverse, so 576 = 9 * 64 leaves 64 times the sums. They
-are exact as long as 4 or 64 times each fits int32.
+Matrices of the transforms are multiplied by what makes them whole. Transformed pixels less their zero point
+and transformed weights fit int16, so the products are those of `tiles.PAIRS`. All that follows is linear and
+holds modulo 2 ** 32; what it leaves is a multiple of the sums that the convolution asks for: 4 times (F(2,3))
+or 576 times (F(4,3)). Modulo 2 ** 32 an odd factor has an inverse, so 576 = 9 * 64 leaves 64 times the sums.
+They are exact as long as 4 or 64 times each fits int32.
 
 Source: Lavin and Gray, 2015, "Fast algorithms for convolutional neural networks"; arXiv:1509.09308.
 """
@@ -28,7 +28,6 @@ from app.kernels.cpu.integer_products import CONV_PLACES
 from app.kernels.expressions import Recipe
 
 Array = np.ndarray[Any, Any]
-
 
 
 def _differences_2(d: Any) -> list[Any]:
@@ -137,7 +136,7 @@ def transformed(weights: Array, algorithm: Algorithm) -> Array:
 
 
 def fits(weights: Array, algorithm: Algorithm, low: int, high: int) -> bool:
-    """True if sums of products with pixels of low <= 0 to high fit int32, multiplied as the kernel leaves them."""
+    """True if sums of products with pixels of low <= 0 to high fit int32 as the kernel leaves them."""
     rows = weights.astype(np.int64).reshape(len(weights), -1)
     up, down = (np.maximum(sign * rows, 0).sum(1) for sign in (1, -1))
     most = np.maximum(up * high - down * low, down * high - up * low).max(initial=0)
@@ -223,7 +222,9 @@ def gather_tile(outputs: int, lanes: int) -> Any:
             sums = algorithm.pixels([each[row] for each in columns])
             if algorithm.inverse != 1:
                 sums = [x * algorithm.inverse for x in sums]
-            v.store(_interleaved(b, [b.ashr(x.value, shift) for x in sums]), v.at(y, b.mul(y_row, number(row))))
+            v.store(
+                _interleaved(b, [b.ashr(x.value, shift) for x in sums]), v.at(y, b.mul(y_row, number(row)))
+            )
         b.ret_void()
 
     return typed(types.void(address, size, address, size), outlined(f"gather_{outputs}_{lanes}", write))

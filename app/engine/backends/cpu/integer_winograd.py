@@ -202,6 +202,8 @@ IMPLEMENTATIONS = tuple(
     for row in rows(
         CONVOLUTIONS,
         f"winograd_f{outputs}",
-        *(partial(f, algorithm=algorithm) for f in (_rejection, _lower, _cost)),
+        partial(_rejection, algorithm=algorithm),
+        partial(_lower, algorithm=algorithm),
+        partial(_cost, algorithm=algorithm),
     )
 )

@@ -277,7 +277,10 @@ NEIGHBORS = (
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("extreme", [False, True])
-def test_winograd_convolutions_are_exact(compiler: Compiler, lanes: int, threads: int, extreme: bool) -> None:
+@pytest.mark.parametrize("outputs", [2, 4])
+def test_winograd_convolutions_are_exact(
+    compiler: Compiler, lanes: int, threads: int, extreme: bool, outputs: int
+) -> None:
     rng = np.random.default_rng(5)
     for c, f, size, pads in NEIGHBORS:
         x, w = random(rng, "uint8", (2, c, *size)), random(rng, "uint8", (f, c, 3, 3))
@@ -292,7 +295,7 @@ def test_winograd_convolutions_are_exact(compiler: Compiler, lanes: int, threads
             {"w": w, "v": values["v"]},
         )
         (found,) = harness.run_group(
-            harness.implementation("conv_integer.winograd", REGISTRY),
+            harness.implementation(f"conv_integer.winograd_f{outputs}", REGISTRY),
             harness.group_of(model, REGISTRY),
             {"x": x, "z": values["z"]},
             compiler,
@@ -302,8 +305,9 @@ def test_winograd_convolutions_are_exact(compiler: Compiler, lanes: int, threads
         np.testing.assert_array_equal(found, expected)
 
 
-def test_winograd_refuses_sums_that_do_not_fit_and_other_windows() -> None:
-    row = harness.implementation("conv_integer.winograd", REGISTRY)
+@pytest.mark.parametrize(("outputs", "times"), [(2, 4), (4, 64)])
+def test_winograd_refuses_sums_that_do_not_fit_and_other_windows(outputs: int, times: int) -> None:
+    row = harness.implementation(f"conv_integer.winograd_f{outputs}", REGISTRY)
 
     def reason(w: Array, attributes: str, shape: str) -> str | None:
         values = {"x": np.zeros((1, w.shape[1], 9, 9), np.uint8), "w": w}
@@ -313,7 +317,7 @@ def test_winograd_refuses_sums_that_do_not_fit_and_other_windows() -> None:
         )
         return row.rejection(harness.group_of(model, REGISTRY), harness.context(lanes=8))
 
-    most = (2**31 - 1) // (4 * 255 * 9 * 128)  # channels of the lowest weights whose sums fit
+    most = (2**31 - 1) // (times * 255 * 9 * 128)  # channels of the lowest weights whose sums fit
     assert reason(np.full((1, most, 3, 3), -128, np.int8), "", "[1,1,7,7]") is None
     assert "32 bits" in (reason(np.full((1, most + 1, 3, 3), -128, np.int8), "", "[1,1,7,7]") or "")
     few = np.ones((2, 2, 3, 3), np.int8)
@@ -322,7 +326,10 @@ def test_winograd_refuses_sums_that_do_not_fit_and_other_windows() -> None:
     assert "groups" in (reason(few[:, :1], "<group = 2>", "[1,2,7,7]") or "")
 
 
-@pytest.mark.parametrize("row", ["conv_integer.pairs", "conv_integer.depthwise", "conv_integer.winograd"])
+@pytest.mark.parametrize(
+    "row",
+    ["conv_integer.pairs", "conv_integer.depthwise", "conv_integer.winograd_f2", "conv_integer.winograd_f4"],
+)
 @pytest.mark.parametrize("tail", ["", "QuantizeLinear(f, u, t)"], ids=["real", "quantized"])
 def test_what_follows_the_sums_is_computed_with_them(compiler: Compiler, row: str, tail: str) -> None:
     rng = np.random.default_rng(3)

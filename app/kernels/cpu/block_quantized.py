@@ -16,10 +16,8 @@ import llvmlite.ir as ll
 import numpy as np
 from numba import types
 
-from app.kernels.cpu.codegen.generator import at, outlined
-from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.codegen.instructions import I8, Vectors, number, repeat, typed
-from app.kernels.cpu.codegen.intrinsics import rint
+from app.kernels.cpu.codegen.generator import outlined
+from app.kernels.cpu.codegen.instructions import I8, I32, Vectors, number, repeat, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import LEFT_UNSIGNED
@@ -30,6 +28,7 @@ Array = np.ndarray[Any, Any]
 
 LIMIT = 127  # magnitude of a digit
 BASE = 254.0  # of digits: half a unit of one is the limit of the next
+SMALLEST = 1e-36  # magnitude that is told from zero: its inverse is a float32
 CHUNK = 4  # lines that are unrolled, and whose sums of products of 4 bits fit int16
 # Zero points of a block: the same for all columns, one a column as int8, one a column as float32.
 NO_ZEROS, BYTE_ZEROS, FLOAT_ZEROS = "none", "bytes", "floats"
@@ -90,67 +89,95 @@ def pack(q: Array, scales: Array, zeros: Array | None, bits: int, lanes: int) ->
     return np.concatenate(parts, 1)
 
 
-@njit(error_model="numpy", boundscheck=False)
-def _largest(x, n):
-    found = np.float32(0)
-    for i in range(n):
-        v = abs(x[i])
-        found = v if v > found else found
-    return found
+def block_rounder(digits: int, lanes: int) -> Any:
+    """An intrinsic that rounds one block of a row.
 
-
-@njit(error_model="numpy", boundscheck=False)
-def _sum_of(y, n):
-    found = np.int32(0)
-    for i in range(n):
-        found += np.int32(y[i])
-    return found
-
-
-@njit(error_model="numpy", boundscheck=False)
-def _finite(x, n):
-    total = np.float32(0)
-    for i in range(n):
-        total += x[i] * np.float32(0)
-    return total
-
-
-def round_blocks(x, y, words, reals, scratch, k, block, digits, origin, begin, end, thread):
-    """Digits of the blocks of rows. x: float32[m, k]; y, words, reals: one memory as int8, int32, float32.
-
-    Of each block `digits` times int8[block], as many int32: the sums of these times -origin, the scale of
-    the first digit, and the sum of all in units of it; absent elements are zeros. scratch: float32[block] a
-    thread. Units are blocks.
+    It is called as rounded(x, n, y, block, origin): x: float32, of which n <= block elements are there, the
+    others are zeros; block: a multiple of 16; y: int32, see `emit_rounding`.
     """
+    signature = types.void(
+        types.CPointer(types.float32), types.int64, types.CPointer(types.int32), types.int64, types.int64
+    )
+
+    def write(b: Any, values: Any) -> None:
+        x, n, y, block, origin = values
+        v = Vectors(b, "float32", lanes)
+        chunks = b.sdiv(block, number(lanes))
+
+        def real(value: float) -> ll.Constant:
+            return ll.Constant(v.element, value)
+
+        def step(place: Any, left: Any) -> tuple[Any, list[Any]]:
+            return v.masked_load(place, v.below(left)), [v.at(place, lanes), b.sub(left, number(lanes))]
+
+        def compare(state: list[Any]) -> list[Any]:
+            value, moved = step(*state[:2])
+            return [*moved, v.maximum(v.absolute(value), state[2])]
+
+        *_, most = repeat(b, chunks, [x, n, v.zero], compare)
+        largest = v.largest(most)
+        # NaN where an element is infinite or no number.
+        scale = b.fadd(b.fdiv(largest, real(LIMIT)), b.fmul(largest, real(0)))
+        usable = b.and_(b.fcmp_ordered(">", largest, real(SMALLEST)), b.fcmp_ordered("ord", scale, scale))
+        inverse = v.splat(b.select(usable, b.fdiv(real(LIMIT), largest), real(0)))
+        whole = ll.VectorType(I32, lanes)
+        base, bytes_ = ll.Constant(v.type, [BASE] * lanes), ll.VectorType(I8, lanes)
+
+        def spread(state: list[Any]) -> list[Any]:
+            value, moved = step(*state[:2])
+            to, *sums = state[2:]
+            rest = b.select(usable, b.fmul(value, inverse), v.zero)
+            for digit in range(digits):
+                nearest = v.rounded(rest)
+                found = b.fptosi(nearest, whole)
+                place = b.gep(to, [b.mul(block, number(digit))])
+                b.store(b.trunc(found, bytes_), b.bitcast(place, bytes_.as_pointer()), align=1)
+                sums[digit] = b.add(sums[digit], found)
+                rest = b.fmul(b.fsub(rest, nearest), base)
+            return [*moved, b.gep(to, [number(lanes)]), *sums]
+
+        none = ll.Constant(whole, [0] * lanes)
+        start = [x, n, b.bitcast(y, I8.as_pointer()), *[none] * digits]
+        _, _, _, *sums = repeat(b, chunks, start, spread)
+        after = b.gep(y, [b.mul(b.sdiv(block, number(4)), number(digits))])
+        total, unit, less = real(0), np.float32(1), b.trunc(b.sub(number(0), origin), I32)
+        for digit, vector in enumerate(sums):
+            found = v.sum_of(vector)
+            b.store(b.mul(found, less), b.gep(after, [number(digit)]))
+            total = b.fadd(total, b.fmul(b.sitofp(found, v.element), real(float(unit))))
+            unit /= np.float32(BASE)
+        ends = b.bitcast(b.gep(after, [number(digits)]), v.element.as_pointer())
+        b.store(scale, ends)
+        b.store(total, b.gep(ends, [number(1)]))
+        b.ret_void()
+
+    return typed(signature, outlined(f"round_block_{digits}", write))
+
+
+_ROUNDING = """\
+from app.kernels.cpu.block_quantized import block_rounder
+from app.kernels.cpu.codegen.generator import at
+
+rounded = block_rounder({digits}, {lanes})
+
+
+def kernel(x, y, k, block, origin, begin, end):
     blocks = (k + block - 1) // block
-    own = digits * (block // 4 + 1) + 2
+    own = {digits} * (block // 4 + 1) + 2
     for unit in range(begin, end):
         row, first = unit // blocks, unit % blocks * block
-        n = min(block, k - first)
-        source, rest = at(x, row * k + first), at(scratch, thread * block)
-        to = at(y, 4 * own * unit)
-        whole, real = at(words, own * unit), at(reals, own * unit)
-        largest = _largest(source, n)
-        scale = largest / np.float32(LIMIT) + _finite(source, n)  # NaN where an element is no number
-        inverse = np.float32(0)
-        if largest > np.float32(1e-36) and scale == scale:
-            inverse = np.float32(LIMIT) / largest
-        for i in range(n):
-            rest[i] = source[i] * inverse
-        for i in range(n, block):
-            rest[i] = np.float32(0)
-        total, unit_of = np.float32(0), np.float32(1)
-        for digit in range(digits):
-            for i in range(block):
-                nearest = rint(rest[i])
-                to[digit * block + i] = np.int8(nearest)
-                rest[i] = (rest[i] - nearest) * np.float32(BASE)
-            found = _sum_of(at(to, digit * block), block)
-            whole[digits * (block // 4) + digit] = -origin * found
-            total += np.float32(found) * unit_of
-            unit_of /= np.float32(BASE)
-        real[own - 2] = scale
-        real[own - 1] = total
+        rounded(at(x, row * k + first), k - first, at(y, own * unit), block, origin)
+"""
+
+
+def emit_rounding(digits: int, lanes: int) -> Sources:
+    """The module that rounds blocks of rows. x: float32[m, k]; y: int32[m, blocks, words_of(block, digits)].
+
+    Of each block `digits` times int8[block], as many int32: the sums of these times -origin, then as float32
+    the scale of the first digit, and the sum of all in units of it; absent elements are zeros. Units are
+    blocks.
+    """
+    return (_ROUNDING.format(digits=digits, lanes=lanes),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,11 +357,12 @@ from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared
 
 X, C, N = types.CPointer(types.int32), types.CPointer(types.float32), types.int64
-PARAMETERS, ROWS, PANELS, LANES, STREAMS = {parameters}, {rows}, {panels}, {lanes}, {streams}
+PARAMETERS, ROWS, PANELS, LANES = {parameters}, {rows}, {panels}, {lanes}
 MAIN = f"tile_block_{{ROWS}}x{{PANELS}}"
 wide = tile(*PARAMETERS, LANES, ROWS, PANELS)
 last = tile(*PARAMETERS, LANES, ROWS, 1)
-stream = tile(*PARAMETERS, LANES, 1, STREAMS)
+# One row takes every weight once, from memory: fastest in one stream (a core of Zen 4 reads 29 GB/s so in all
+# forms, 14 to 28 in two or four streams, and less where they are asked for ahead).
 single = tile(*PARAMETERS, LANES, 1, 1)
 
 
@@ -354,9 +382,6 @@ def product(x, x_row, b, b_panel, blocks, c, c_row, rows, panels):
             elif size > 1:
                 last(row, x_row, start, b_panel, blocks, target, c_row)
                 p += 1
-            elif left >= STREAMS:
-                stream(row, x_row, start, b_panel, blocks, target, c_row)
-                p += STREAMS
             else:
                 single(row, x_row, start, b_panel, blocks, target, c_row)
                 p += 1
@@ -394,24 +419,24 @@ def kernel(x, b, y, sizes, work{operands}, begin, end, thread):
 
 def emit(
     parameters: tuple[Any, ...],
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, int, int],
     recipe: Recipe = (),
     operands: tuple[tuple[str, str], ...] = (),
 ) -> Sources:
     """The module of a product: y = f(x b).
 
-    x: int32, see `round_blocks`; b: int32, see `pack`; y: float32[m, n]; sizes: BlockSizes;
+    x: int32, see `emit_rounding`; b: int32, see `pack`; y: float32[m, n]; sizes: BlockSizes;
     work: float32, a unit's sums and a buffer per thread; then the operands of the recipe. Units are
     `unit_panels` panels (fastest) of `unit_rows` rows.
 
     Args:
         parameters: the first of `Tile`, up to `zeros`.
-        shape: lanes, rows and panels of a tile, and panels that a single row streams.
+        shape: lanes, rows and panels of a tile; a single row takes one panel after the other.
         recipe: what makes an element of y of a sum, its input 0.
         operands: (place, element type) of the recipe's other inputs; see PLACES.
     """
-    lanes, rows, panels, streams = shape
-    library = _PRODUCT.format(parameters=parameters, rows=rows, panels=panels, lanes=lanes, streams=streams)
+    lanes, rows, panels = shape
+    library = _PRODUCT.format(parameters=parameters, rows=rows, panels=panels, lanes=lanes)
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
     ends = f"run(source, 1, at(y, place), 1, columns, 0, mine, mine, 0, buffer{places})"
     kernel = _KERNEL.format(

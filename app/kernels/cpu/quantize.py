@@ -9,6 +9,7 @@ import numpy as np
 
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.extrema import maximum, minimum
 
 _compiled = njit(error_model="numpy", boundscheck=False)
 ROUNDER = np.float32(12582912.0)  # 1.5 · 2 ** 23: adding and subtracting it rounds half to even
@@ -25,19 +26,19 @@ def rounded(v):
 
 @_compiled
 def lowest(x, n):
-    """min(0, x[0], …, x[n - 1])."""
+    """min(0, x[0], …, x[n - 1]); NaN if any is."""
     low = ZERO
     for i in range(n):
-        low = min(low, x[i])
+        low = minimum(low, x[i])
     return low
 
 
 @_compiled
 def highest(x, n):
-    """max(0, x[0], …, x[n - 1])."""
+    """max(0, x[0], …, x[n - 1]); NaN if any is."""
     high = ZERO
     for i in range(n):
-        high = max(high, x[i])
+        high = maximum(high, x[i])
     return high
 
 
@@ -58,14 +59,9 @@ def ranges(x, limits, n, chunk, begin, end):
     """limits[2u], limits[2u + 1] = lowest and highest of chunk u. x: float32[n]."""
     for unit in range(begin, end):
         first = unit * chunk
-        low = ZERO
-        high = ZERO
-        for i in range(first, min(first + chunk, n)):
-            v = x[i]
-            low = v if v < low else low
-            high = v if v > high else high
-        limits[2 * unit] = low
-        limits[2 * unit + 1] = high
+        count = min(chunk, n - first)
+        limits[2 * unit] = lowest(at(x, first), count)
+        limits[2 * unit + 1] = highest(at(x, first), count)
 
 
 @_compiled

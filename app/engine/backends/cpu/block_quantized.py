@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 EXACT_DIGITS = 3  # of activations: 21 bits below the largest of a block
 # Rows and panels of a tile by digits: the sums that 16 registers hold, or that LLVM moves outside the loop.
 TILES = {1: (4, 2), EXACT_DIGITS: (4, 1)}
-STREAMS = {4: 2, 8: 2, 16: 4}  # panels that one row reads at once, by lanes
+PANELS = 4  # of a unit of one row
 ROWS = 64  # of a unit: their digits stay in the second cache
 RATE = 4.0  # products of bytes in the time of one of float32
 
@@ -89,10 +89,9 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
 
     digits = _digits(form, zeros)
     m = graph.elements(data(group.anchor)) // form.k
-    first, rounded = _rounding(group, form, m, digits, kind)
+    first, rounded = _rounding(group, form, digits, kind, lanes)
     rows, wide = TILES[digits]
-    streams = STREAMS[lanes]
-    unit, unit_rows = max(wide, streams), min(m, ROWS)
+    unit, unit_rows = max(wide, PANELS if m == 1 else 0), min(m, ROWS)
     finish = integer.after_sums(group, kernels.PLACES)
     assert not isinstance(finish, str)
     work = unit * unit_rows * lanes + kernels.BUFFER
@@ -125,7 +124,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
             *finish.arguments,
         ),
         -(-form.n // (unit * lanes)) * -(-m // unit_rows),
-        static=(parameters, (lanes, rows, wide, streams), *finish.static[:2]),
+        static=(parameters, (lanes, rows, wide), *finish.static[:2]),
     )
     return first, second
 
@@ -135,20 +134,17 @@ def _digits(form: Form, zeros: Array | None) -> int:
     return 1 if form.rounds and (zeros is None or zeros.dtype == np.uint8) else EXACT_DIGITS
 
 
-def _rounding(group: Group, form: Form, m: int, digits: int, kind: str) -> tuple[KernelCall, Workspace]:
+def _rounding(group: Group, form: Form, digits: int, kind: str, lanes: int) -> tuple[KernelCall, Workspace]:
     """The call that rounds activations, and where it puts them."""
-    units = m * form.blocks
+    units = graph.elements(data(group.anchor)) // form.k * form.blocks
     rounded = Workspace(4 * units * kernels.words_of(form.block, digits))
     origin = form.default_zero if kind == kernels.NO_ZEROS else 1
     operands: Operands = (
         *of_type("float32*", data(group.anchor)),
-        ("int8*", rounded),
         ("int32*", rounded),
-        ("float32*", rounded),
-        ("float32*", Workspace(4 * form.block, per_thread=True)),
-        *(form.k, form.block, digits, origin),
+        *(form.k, form.block, origin),
     )
-    call = kernel_call("app.kernels.cpu.block_quantized:round_blocks", operands, units, takes_thread=True)
+    call = kernel_call("app.kernels.cpu.block_quantized:emit_rounding", operands, units, (digits, lanes))
     return call, rounded
 
 

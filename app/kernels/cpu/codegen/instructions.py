@@ -330,6 +330,29 @@ class Vectors:
         function = self._function(f"llvm.x86.{name}", wide, [narrow, narrow])
         return self.b.call(function, [self.b.bitcast(v, narrow) for v in (unsigned, signed)])
 
+    def absolute(self, x: Any) -> Any:
+        """Magnitudes of floats."""
+        return self.b.call(self._function(f"llvm.fabs.{self.suffix}", self.type, [self.type]), [x])
+
+    def rounded(self, x: Any) -> Any:
+        """The nearest whole numbers as floats, the even one of two."""
+        return self.b.call(self._function(f"llvm.roundeven.{self.suffix}", self.type, [self.type]), [x])
+
+    def maximum(self, x: Any, y: Any) -> Any:
+        """The larger of two floats, NaN if either is."""
+        function = self._function(f"llvm.maximum.{self.suffix}", self.type, [self.type] * 2)
+        return self.b.call(function, [x, y], fastmath=("nsz",))
+
+    def largest(self, x: Any) -> Any:
+        """The largest float of a vector, NaN if any is."""
+        function = self._function(f"llvm.vector.reduce.fmaximum.{self.suffix}", self.element, [self.type])
+        return self.b.call(function, [x], fastmath=("nsz",))
+
+    def sum_of(self, x: Any) -> Any:
+        """The sum of a vector of int32."""
+        function = self._function(f"llvm.vector.reduce.add.v{self.lanes}i32", I32, [x.type])
+        return self.b.call(function, [x])
+
     def clamp(self, x: Any, low: Any, high: Any) -> Any:
         """NaN stays NaN."""
         x = self.b.select(self.b.fcmp_ordered("<", x, low), low, x)

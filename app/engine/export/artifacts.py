@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.engine.core.program import Program
+from app.engine.export.custom_operator import operator_archive
 from app.engine.export.library import Library, library
 from app.engine.export.package import archive, archive_name
 from app.engine.export.wheel import wheel, wheel_name
@@ -21,10 +22,15 @@ def _wheel(made: Library, program: Program) -> tuple[str, bytes]:
     return wheel_name(made), wheel(made, text.text(program.compilation))
 
 
+def _operator(made: Library, _program: Program) -> tuple[str, bytes]:
+    return f"{archive_name(made)}-ort.tar.gz", operator_archive(made)
+
+
 # The artifact of each kind, and what makes it: the name to keep it under, and its bytes.
 KINDS: dict[Export, tuple[str, Callable[[Library, Program], tuple[str, bytes]]]] = {
     "c": ("library.tar.gz", _archive),
     "wheel": ("module.whl", _wheel),
+    "ort": ("operator.tar.gz", _operator),
 }
 
 

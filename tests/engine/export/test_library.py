@@ -243,7 +243,7 @@ def test_a_processor_without_the_instructions_is_refused(
         for request, symbol in found.symbols.items()
     }
     assert "+xop" not in features()
-    obj = object_file(kernels, assembly(found, f"{features()},+xop", {}))
+    obj = object_file(kernels, assembly(found, f"{features()},+xop", made.metadata))
     path = tmp_path / "other.so"
     path.write_bytes(shared_library(obj, API, "other.so", (WEIGHTS_SYMBOL, found.weights.parts)))
     other, handle = ctypes.CDLL(str(path)), ctypes.c_void_p()

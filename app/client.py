@@ -393,6 +393,11 @@ class Client:
         """Ask again what a job asked that is over: a new job."""
         return _job(self._json("POST", f"/v1/jobs/{job_id}/retry"))
 
+    def export(self, job_id: str, formats: Sequence[str], *, name: str = "") -> Job:
+        """Ask for libraries (`c`, `wheel`, `ort`) of what a job planned that is over: a new job."""
+        body = {"formats": list(formats), "name": name}
+        return _job(self._json("POST", f"/v1/jobs/{job_id}/export", json=body))
+
     def cancel(self, job_id: str) -> Job:
         """Ask for the end of a job."""
         return _job(self._json("POST", f"/v1/jobs/{job_id}/cancel"))

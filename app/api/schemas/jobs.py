@@ -110,6 +110,15 @@ class JobOptions(Schema):
         return Options(**self.model_dump() | {"backends": tuple(self.backends), "export": tuple(self.export)})
 
 
+class ExportRequest(Schema):
+    """Libraries of a program that a job planned."""
+
+    formats: list[Export] = Field(
+        min_length=1, max_length=3, description="As the option `export` has them.", examples=[["c", "wheel"]]
+    )
+    name: str = Field(default="", max_length=100, description="As the option `export_name`.")
+
+
 class JobLimits(Schema):
     """Limits of the job's process; null stands for what the service allows, which is the maximum."""
 

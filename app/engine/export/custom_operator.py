@@ -48,7 +48,8 @@ def graph(library: Library) -> bytes:
             value.name = f"{value.name}/computed"
     imports = {"": OPSET, str(told["domain"]): 1}
     made = ir.Graph(inputs, results, nodes=[node], opset_imports=imports, name=str(told["name"]))
-    return proto_of(ir.Model(made, ir_version=IR_VERSION)).SerializeToString(deterministic=True)
+    proto = proto_of(ir.Model(made, ir_version=IR_VERSION))
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def operator_archive(library: Library) -> bytes:

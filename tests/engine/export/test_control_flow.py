@@ -20,31 +20,30 @@ from tests.engine.export.test_library import instance, planned, pytestmark, ran 
 
 Array = np.ndarray[Any, Any]
 
-# A loop whose carried values change places and whose results are stacked, in it a choice that reads what is
-# outside of both.
+# A loop with a choice in it that reads what is outside of both, then one whose carried values change places and
+# whose other results are stacked.
 LOOP = """<ir_version: 10, opset_import: ["" : 21]>
-net (float[4] x, float[4] y, int64 n, bool go, float[4] bias) => (float[4] p, float[4] q, float[5, 4] s, float[4] t)
+net (float[4] x, float[4] y, int64 n, bool go, float[4] bias) => (float[4] p, float[4] q, float[5, 4] s, float[4] t, float[4] u)
 <int64 five = {5}, bool yes = {1}>
 {
   p, q = Loop (n, go, x, y) <body: graph = first (int64 i, bool c, float[4] a, float[4] b)
     => (bool d, float[4] b_out, float[4] a_out) {
       two = Constant <value: tensor = int64 {2}> ()
+      zero = Constant <value: tensor = int64 {0}> ()
       odd = Mod (i, two)
-      even = Equal (odd, Zero)
+      even = Equal (odd, zero)
       sum = If (even) <
         then_branch: graph = add () => (float[4] u) { u = Add (a, bias) },
         else_branch: graph = mul () => (float[4] v) { w = Mul (a, bias)  v = Tanh (w) }>
       b_out = Identity (b)
       a_out = Identity (sum)
-      total = ReduceSum <keepdims = 0> (a)
-      limit = Constant <value: tensor = float {9}> ()
-      d = Less (total, limit)
-      Zero = Constant <value: tensor = int64 {0}> ()
+      most = Constant <value: tensor = int64 {5}> ()
+      d = Less (i, most)
   }>
-  t, s = Loop (five, , x) <body: graph = second (int64 j, bool e, float[4] g) => (bool f, float[4] h, float[4] k) {
+  t, u, s = Loop (five, , x, y) <body: graph = second (int64 j, bool e, float[4] g, float[4] h)
+    => (bool f, float[4] h, float[4] g, float[4] k) {
       f = Identity (e)
-      h = Add (g, bias)
-      k = Mul (g, g)
+      k = Sub (g, bias)
   }>
 }"""
 SCAN = """<ir_version: 10, opset_import: ["" : 21]>
@@ -53,8 +52,8 @@ net (float[3] s, float[2, 5, 3] x, float[5] y) => (float[3] last, float[3, 5] su
   last, sums, kept = Scan <num_scan_inputs = 2, scan_input_axes = [1, 0], scan_input_directions = [1, 0],
       scan_output_axes = [1, 0], scan_output_directions = [0, 1],
       body: graph = body (float[3] a, float[2, 3] u, float w) => (float[3] b, float[3] c, float[3] d) {
-        m = ReduceSum <keepdims = 0> (u, first)
         first = Constant <value: tensor = int64[1] {0}> ()
+        m = ReduceSum <keepdims = 0> (u, first)
         v = Mul (m, w)
         b = Add (a, v)
         c = Identity (b)
@@ -87,7 +86,7 @@ def compared(program: Program, compiler: Compiler, folder: Path, runs: list[Mapp
     names = [v.name or "" for v in program.compilation.graph.inputs]
     with closing(Executor(program, compiler)) as executor, instance(native) as handle:
         for inputs in runs:
-            given = {name: np.ascontiguousarray(inputs[name]) for name in names}
+            given = {name: inputs[name] for name in names}
             expected = executor.run(given)
             found = ran(native, handle, given, expected)
             assert [a.tobytes() for a in found] == [np.asarray(a).tobytes() for a in expected.values()]
@@ -108,7 +107,7 @@ def test_loops_and_branches_give_the_executors_bytes(
             "n": np.array(trips),
             "go": np.array(go),
         }
-        # No turn by either limit, an odd and an even number of them, and one that the condition ends.
+        # No turn by either limit, an odd and an even number of them, and a loop that the condition ends.
         for trips, go in ((0, True), (3, False), (1, True), (4, True), (7, True), (1000, True), (-2, True))
     ]
     compared(program, compiler, tmp_path, runs)

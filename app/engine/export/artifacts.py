@@ -6,6 +6,7 @@ from pathlib import Path
 
 from app.engine.core.program import Program
 from app.engine.export.custom_operator import operator_archive
+from app.engine.export.examples import examples
 from app.engine.export.library import Library, library
 from app.engine.export.package import archive, archive_name
 from app.engine.export.wheel import wheel, wheel_name
@@ -35,7 +36,7 @@ KINDS: dict[Export, tuple[str, Callable[[Library, Program], tuple[str, bytes]]]]
 
 
 def write_libraries(program: Program, compiler: Compiler, folder: Path, name: str) -> dict[str, object]:
-    """Write the libraries that the program's options ask for; their file names, bytes and SHA-256.
+    """Write the libraries that the program's options ask for; their file names, SHA-256 and examples.
 
     Raises:
         ExportError: the program needs more than compiled kernels.
@@ -53,5 +54,6 @@ def write_libraries(program: Program, compiler: Compiler, folder: Path, name: st
             "filename": filename,
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
+            "examples": examples(kind, made, filename),
         }
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from app.engine.export.examples import graph_name
 from app.engine.export.library import Library
 from app.engine.export.package import archive_name, packed, read_me
 from app.engine.report.onnx import proto_of
@@ -54,7 +55,7 @@ def graph(library: Library) -> bytes:
 
 def operator_archive(library: Library) -> bytes:
     """A `.tar.gz` with the graph, the library and what describes them."""
-    name = f"{str(library.metadata['name']).replace('/', '-')}.stowplan.onnx"
+    name = graph_name(library)
     files = {
         name: graph(library),
         "model.so": library.shared,

@@ -113,6 +113,8 @@ class JobOptions(Schema):
 class ExportRequest(Schema):
     """Libraries of a program that a job planned."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"formats": ["c", "ort"], "name": "resnet50"}]})
+
     formats: list[Export] = Field(
         min_length=1, max_length=3, description="As the option `export` has them.", examples=[["c", "wheel"]]
     )

@@ -24,6 +24,7 @@ import onnx
 import pytest
 
 from app.engine.core import graph
+from app.engine.core.calls import Jump
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.export.image import WEIGHTS_SYMBOL, assembly, image
@@ -40,6 +41,7 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.library.c_library import IMPORTS
 from app.kernels.library.linker import shared_library
 from app.kernels.library.object_file import API, features, object_file
+from tests.engine.backends.random_bodies import Writer, random_inputs
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are for x86-64")
 
@@ -58,10 +60,14 @@ net (float[1,3,20,20] x, int64[1,4] ids) => (float[1,10] y, float[1,4,8] z)
   e = Gather (table, ids)
   z = Erf (e)
 }"""
-HOST = """<ir_version: 10, opset_import: ["" : 21]>
-net (float[2, 3] x) => (float[3, 2] y)
+LOOP = """<ir_version: 10, opset_import: ["" : 21]>
+net (float[4] x, int64 n, bool go) => (float[4] y, float[m, 4] z)
 {
-  y = Einsum <equation = "ij,ij->ji"> (x, x)
+  y, z = Loop (n, go, x) <body: graph = body (int64 i, bool c, float[4] a) => (bool d, float[4] b, float[4] e) {
+    d = Identity (c)
+    b = Tanh (a)
+    e = Identity (b)
+  }>
 }"""
 
 
@@ -244,11 +250,28 @@ def test_a_processor_without_the_instructions_is_refused(
     assert not handle
 
 
+@pytest.mark.parametrize("seed", [0, 3, 4, 5])
+def test_control_flow_of_kernels_needs_no_python(tmp_path: Path, compiler: Compiler, seed: int) -> None:
+    """If, Loop and Scan in one another: jumps among the rows."""
+    program = planned(Writer(seed).model(), tmp_path)
+    assert any(isinstance(call, Jump) for step in program.steps for call in step.calls)
+    path = tmp_path / "control.so"
+    path.write_bytes(library(program, compiler, "control").shared)
+    made = ctypes.CDLL(str(path))
+    names = [v.name or "" for v in program.compilation.graph.inputs]
+    with closing(Executor(program, compiler)) as executor, instance(made) as handle:
+        for drawn_inputs in random_inputs(seed):
+            inputs = {name: drawn_inputs[name] for name in names}
+            expected = executor.run(inputs)
+            found = ran(made, handle, inputs, expected)
+            assert [a.tobytes() for a in found] == [np.asarray(a).tobytes() for a in expected.values()]
+
+
 def test_what_needs_python_is_refused_by_name(tmp_path: Path, compiler: Compiler) -> None:
-    program = planned(HOST, tmp_path)
+    program = planned(LOOP, tmp_path)
     assert any(step.is_host for step in program.steps)
-    with pytest.raises(ExportError, match=r"Einsum.*runs in Python"):
-        library(program, compiler, "einsum")
+    with pytest.raises(ExportError, match=r"Loop.*runs in Python, for a run alone tells the sizes"):
+        library(program, compiler, "loop")
 
 
 def test_the_same_program_gives_the_same_bytes(program: Program, made: Library, compiler: Compiler) -> None:

@@ -1,10 +1,8 @@
 """A small client of the REST API; it imports nothing of the service.
 
 with Client("http://127.0.0.1:8000") as client:
-    model = client.upload("model.onnx")
-    job = client.submit(model.id, input_shapes={"x": [1, 3, 224, 224]})
-    for event in client.events(job.id):
-        print(event.kind, event.data)
+    job = client.submit(client.upload("model.onnx").id, input_shapes={"x": [1, 3, 224, 224]})
+    client.wait(job.id)  # or `events`, as they happen
     client.download(job.id, "optimized.onnx", "optimized.onnx")
 """
 
@@ -392,6 +390,10 @@ class Client:
     def retry(self, job_id: str) -> Job:
         """Ask again what a job asked that is over: a new job."""
         return _job(self._json("POST", f"/v1/jobs/{job_id}/retry"))
+
+    def export(self, job_id: str, formats: list[str], *, name: str = "") -> Job:
+        """Ask for libraries (`c`, `wheel`, `ort`) of what a job planned that is over: a new job."""
+        return _job(self._json("POST", f"/v1/jobs/{job_id}/export", json={"formats": formats, "name": name}))
 
     def cancel(self, job_id: str) -> Job:
         """Ask for the end of a job."""

@@ -2,9 +2,10 @@
 
 Every model and thread count has a process of its own, in which all take turns on the same cores.
 `executor` and the library run on memory that holds the inputs already, its weights `mapped` or `copied`;
-`wheel`, `service` and `onnxruntime` are whole calls from Python with arrays in and out. Milliseconds are the
-tenth percentile over the rounds, the two ratios medians of round by round. `bytes` says whether every
-output of the library has the executor's bytes.
+`wheel`, `service`, `operator` (the library in a session of onnxruntime) and `onnxruntime` (on the original)
+are whole calls from Python with arrays in and out. Milliseconds are the tenth percentile over the rounds, the
+three ratios medians of round by round. `bytes` says whether every output of the library and of the operator
+has the executor's bytes.
 """
 
 import argparse
@@ -20,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
 from app.engine.core.registry import load as load_registry
-from app.engine.export.library import library
+from app.engine.export.custom_operator import graph
+from app.engine.export.library import Library, library
 from app.engine.export.wheel import module_name, wheel
 from app.engine.model.load import load
 from app.engine.planning import session
@@ -41,7 +44,8 @@ from benchmarks.paired import in_turn, ratios
 from benchmarks.peers import onnxruntime_peer
 from benchmarks.row import Request, recorded_inputs
 
-COLUMNS = ("executor", "mapped", "copied", "service", "wheel", "onnxruntime")
+COLUMNS = ("executor", "mapped", "copied", "service", "wheel", "operator", "onnxruntime")
+RATIOS = ("library / executor", "onnxruntime / wheel", "onnxruntime / operator")
 MAPPED, COPIED = 0, 1
 
 
@@ -64,15 +68,19 @@ def measure(request: Request) -> dict[str, Any]:
         native = ctypes.CDLL(str(scratch / module.__name__ / "model.so"))
         handles = [_created(native, request.threads, flags) for flags in (MAPPED, COPIED)]
         wheel_session = stack.enter_context(closing(module.InferenceSession(request.threads)))
+        operator = _session(made, scratch, request.threads)
         peer = onnxruntime_peer(request.path, request.threads)
         expected = executor.run(fed)
         equal = [_equal(native, handle, fed, expected) for handle in handles]
+        answers = zip(operator.run(None, fed), expected.values(), strict=True)
+        equal += [a.tobytes() == np.asarray(b).tobytes() for a, b in answers]
         executor.feed(fed)
         works: list[Callable[[], object]] = [
             executor.step,
             *(partial(native.stowplan_run, handle) for handle in handles),
             lambda: executor.run(fed),
             lambda: wheel_session.run(None, fed),
+            lambda: operator.run(None, fed),
             lambda: peer.run(inputs),
         ]
         keep = partial(keep_to, cores[:1])
@@ -84,10 +92,26 @@ def measure(request: Request) -> dict[str, Any]:
     return {
         "milliseconds": dict(zip(COLUMNS, map(float, best), strict=True)),
         "library / executor": float(min(against[1], against[2])),
-        "onnxruntime / wheel": float(np.median(samples[:, 5] / samples[:, 4])),
+        "onnxruntime / wheel": _ratio(samples, "onnxruntime", "wheel"),
+        "onnxruntime / operator": _ratio(samples, "onnxruntime", "operator"),
         "bytes": all(equal),
         "size": len(made.shared),
     }
+
+
+def _ratio(samples: np.ndarray[Any, Any], a: str, b: str) -> float:
+    return float(np.median(samples[:, COLUMNS.index(a)] / samples[:, COLUMNS.index(b)]))
+
+
+def _session(made: Library, folder: Path, threads: int) -> Any:
+    """A session of onnxruntime in which the library is the only operator."""
+    path = folder / "operator.so"
+    path.write_bytes(made.shared)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # the operator has threads of its own
+    options.add_session_config_entry("stowplan.threads", str(threads))
+    options.register_custom_ops_library(str(path))
+    return onnxruntime.InferenceSession(graph(made), options, providers=["CPUExecutionProvider"])
 
 
 def _module(content: bytes, name: str, folder: Path) -> Any:
@@ -134,8 +158,8 @@ def main(line: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="per model, thread count and column")
     parser.add_argument("--kernels", type=Path, default=Settings().data / "kernels")
     arguments = parser.parse_args(line)
-    table = Table("model", "threads", *COLUMNS, "library / executor", "onnxruntime / wheel", "bytes")
-    console = Console(width=150)
+    table = Table("model", "threads", *COLUMNS, *RATIOS, "bytes")
+    console = Console(width=170)
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.names:
             found = models.find(name, models.FOLDERS, Path(scratch))
@@ -149,7 +173,7 @@ def main(line: Sequence[str] | None = None) -> None:
                     console.print(f"{name}, {threads}: {row}", highlight=False)
                     continue
                 times = [f"{row['milliseconds'][column]:.3f}" for column in COLUMNS]
-                told = [f"{row[ratio]:.3f}" for ratio in ("library / executor", "onnxruntime / wheel")]
+                told = [f"{row[ratio]:.3f}" for ratio in RATIOS]
                 table.add_row(name, str(threads), *times, *told, "equal" if row["bytes"] else "DIFFERENT")
     console.print(table)
 

@@ -219,6 +219,7 @@ COMMANDS: tuple[Command, ...] = (
         explain.add_arguments,
         explain.run,
     ),
+    Command("export", "Write what a job planned as a library.", submit.add_export, submit.export),
     Command("convert", "Write a model as ONNX: a symbol of MXNet too.", graphs.add_convert, graphs.convert),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(

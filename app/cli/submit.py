@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,8 +75,9 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=names,
         default=[],
-        metavar="c,wheel",
-        help="libraries of the program for the service's machine: for C, a Python module",
+        metavar="c,wheel,ort",
+        help="libraries of the program for the service's machine: for C, a Python module, an operator of "
+        "onnxruntime",
     )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)
@@ -300,14 +303,52 @@ def _watch(client: Client, job: Job, console: Any) -> Job:
     return client.wait(job.id)
 
 
-def download(client: Client, job: Job, folder: Path) -> None:
-    """Write all artifacts of a job into a folder."""
+def download(client: Client, job: Job, folder: Path, artifacts: Sequence[str] | None = None) -> None:
+    """Write artifacts of a job into a folder, all of them by default."""
     folder.mkdir(parents=True, exist_ok=True)
     exports = (job.summary or {}).get("exports", {})
-    for name in job.artifacts:
-        # The name comes from the process that parsed the model: no path of it counts.
-        filename = Path(str(exports.get(name, {}).get("filename", name))).name
-        client.download(job.id, name, folder / filename)
+    for name in job.artifacts if artifacts is None else artifacts:
+        client.download(job.id, name, folder / _filename(exports.get(name, {}).get("filename", name)))
+
+
+def _filename(told: object) -> str:
+    """The name of a file, which comes from the process that parsed the model: no path of it counts."""
+    return Path(str(told)).name
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """A job and the libraries that it shall leave."""
+    parser.add_argument("job", help="id of a job that has ended")
+    parser.add_argument(
+        "--format",
+        type=names,
+        required=True,
+        metavar="c,wheel,ort",
+        help="for C, a Python module, an operator of onnxruntime",
+    )
+    parser.add_argument("--name", help="of the library (default: the model's)")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the files (default: this one)")
+    service.add_arguments(parser)
+
+
+@service.asking
+def export(client: Client, arguments: argparse.Namespace) -> int:
+    """Exit code 0 when the libraries are written, 1 when the job failed."""
+    model = client.job(arguments.job).model_name
+    name = model.removesuffix(".onnx") if arguments.name is None else arguments.name
+    job = client.wait(client.export(arguments.job, arguments.format, name=name).id)
+    exports: dict[str, Any] = (job.summary or {}).get("exports") or {}
+    made = [name for name in job.artifacts if name in exports]
+    if job.state == "succeeded":
+        download(client, job, arguments.out, made)
+    if arguments.json:
+        service.print_json(asdict(job))
+    elif job.state == "succeeded":
+        for artifact in made:
+            print(arguments.out / _filename(exports[artifact]["filename"]))
+    else:
+        print(f"stowplan: job {job.id} {job.state}: {job.detail} [{job.code}]", file=sys.stderr)
+    return service.DONE if job.state == "succeeded" else service.REFUSED
 
 
 def _show(client: Client, job: Job, folder: Path, console: Any) -> int:

@@ -177,3 +177,36 @@ def test_a_description_that_contradicts_itself_is_refused(service: Served) -> No
     body = refused(service.http.post("/v1/targets", json=spec), 422, "target-invalid")
     assert "power of two" in body["detail"]
     refused(service.http.get("/v1/targets/odd"), 404, "target-not-found")
+
+
+def test_a_job_that_has_ended_is_exported_by_another_that_asks_the_same(service: Served) -> None:
+    first = service.end(service.submit("ok", options={"threads": 2}, input_shapes={"x": [1, 3]}))
+    assert first["summary"]["exports"] == {}
+    request = {"formats": ["wheel", "ort", "wheel"], "name": "net"}
+    answer = service.http.post(f"/v1/jobs/{first['id']}/export", json=request)
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"/v1/jobs/{answer.json()['id']}"
+    made = service.end(answer.json()["id"])
+    assert made["id"] != first["id"]
+    assert made["group"] == first["group"]
+    assert (made["summary"]["threads"], made["summary"]["shapes"]) == (2, {"x": [1, 3]})
+    (file,) = (a for a in made["artifacts"] if a["name"] == "module.whl")
+    downloaded = service.http.get(file["url"])
+    assert downloaded.text == "wheel ort"
+    assert "net-1-py3-none-any.whl" in downloaded.headers["content-disposition"]
+    again = service.http.post(f"/v1/jobs/{first['id']}/export", json=request).json()
+    assert (again["state"], again["cached_from"]) == ("succeeded", made["id"])
+    page = service.http.get(f"/jobs/{made['id']}", headers={"accept": "text/html"}).text
+    assert "net-1-py3-none-any.whl" in page
+    assert "<code>import net &lt;b&gt;</code>" in page
+    assert f'data-call="/v1/jobs/{made["id"]}/export"' in page
+
+
+def test_what_cannot_be_exported_is_refused(service: Served) -> None:
+    done = service.end(service.submit("ok"))
+    refused(service.http.post("/v1/jobs/nothing/export", json={"formats": ["c"]}), 404, "job-not-found")
+    for body in ({"formats": []}, {"formats": ["jar"]}, {}, {"formats": ["c"], "name": "n" * 101}):
+        assert service.http.post(f"/v1/jobs/{done['id']}/export", json=body).status_code == 422
+    waits = service.submit("sleep 30")
+    refused(service.http.post(f"/v1/jobs/{waits}/export", json={"formats": ["c"]}), 409, "job-not-finished")
+    service.http.post(f"/v1/jobs/{waits}/cancel")

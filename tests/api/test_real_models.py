@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from app.cli.main import main
@@ -73,11 +74,17 @@ def test_a_job_leaves_libraries_that_compute_what_was_recorded(
 ) -> None:
     path = shared / "models" / "mnist_8.onnx"
     line = [str(path), "--target", "host", "--url", str(real.http.base_url), "--out", str(tmp_path)]
-    assert main(["optimize", *line, "--export", "c,wheel", "--name", "MNIST 8"]) == 0
+    assert main(["optimize", *line, "--export", "c,wheel,ort", "--name", "MNIST 8"]) == 0
     (wheel,) = tmp_path.glob("mnist_8-*.whl")
-    (archive,) = tmp_path.glob("mnist_8-*.tar.gz")
+    operator, archive = sorted(tmp_path.glob("mnist_8-*.tar.gz"))
     with tarfile.open(archive) as tar:
         assert {Path(name).name for name in tar.getnames()} >= {"model.so", "model.h", "manifest.json"}
+    with tarfile.open(operator) as tar:
+        tar.extractall(tmp_path / "operator", filter="data")
+    (graph,) = tmp_path.glob("operator/*/mnist_8.stowplan.onnx")
+    registered = onnxruntime.SessionOptions()
+    registered.register_custom_ops_library(str(graph.with_name("model.so")))
+    session = onnxruntime.InferenceSession(str(graph), registered)
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path / "installed")
     spec = importlib.util.spec_from_file_location("mnist_8", tmp_path / "installed/mnist_8/__init__.py")
@@ -87,9 +94,9 @@ def test_a_job_leaves_libraries_that_compute_what_was_recorded(
     spec.loader.exec_module(module)
     for inputs, outputs in recorded(shared / "models", "mnist_8"):
         (expected,) = outputs.values()
-        np.testing.assert_allclose(
-            module.run(**inputs), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max()
-        )
+        found = module.run(**inputs)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+        assert session.run(None, inputs)[0].tobytes() == found.tobytes()
 
 
 def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(

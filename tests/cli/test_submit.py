@@ -1,14 +1,18 @@
 """What `stowplan optimize` understands, and what it says when it does not."""
 
 import argparse
+from contextlib import nullcontext
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from app.api.schemas.jobs import InputStorage, JobOptions
-from app.cli import bench, submit, sweep
+from app.cli import bench, service, submit, sweep
 from app.cli.main import main
+from app.client import Job
 from app.engine.types.storage import DeclaredStorage
 
 
@@ -86,6 +90,39 @@ def test_the_name_of_a_library_cannot_leave_the_folder_of_artifacts(tmp_path: Pa
     job = SimpleNamespace(id="1", artifacts=("plan.json", "module.whl"), summary={"exports": exports})
     submit.download(client, job, tmp_path)  # type: ignore[arg-type]  # what it uses of both
     assert written == [tmp_path / "plan.json", tmp_path / "other.whl"]
+
+
+def test_an_exported_job_leaves_its_libraries_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exports = {
+        "module.whl": {"filename": "../net-1-py3-none-any.whl"},
+        "../../secret": {"filename": "secret"},  # no artifact of the job
+    }
+    summary = {"exports": exports}
+    job = Job(**dict.fromkeys((f.name for f in fields(Job)), None))  # type: ignore[arg-type]
+    job = replace(job, id="2", state="succeeded", artifacts=("plan.json", "module.whl"), summary=summary)
+    asked: list[object] = []
+    written: list[Path] = []
+
+    def export(*given: object, **named: object) -> Job:
+        asked.append((given, named))
+        return job
+
+    client = SimpleNamespace(
+        job=lambda _id: replace(job, model_name="net.onnx"),
+        export=export,
+        wait=lambda _id: job,
+        download=lambda _job, _name, path: written.append(path),
+    )
+    parser = argparse.ArgumentParser()
+    submit.add_export(parser)
+    arguments = parser.parse_args(["1", "--format", "wheel,ort", "--out", str(tmp_path)])
+    with mock.patch.object(service, "Client", return_value=nullcontext(client)):
+        assert submit.export(arguments) == 0
+    assert asked == [(("1", ["wheel", "ort"]), {"name": "net"})]
+    assert written == [tmp_path / "net-1-py3-none-any.whl"]
+    assert capsys.readouterr().out == f"{written[0]}\n"
 
 
 def test_a_list_of_backends_with_a_hole_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,6 +133,14 @@ def optimize(
     (folder / "decisions.json").write_text(json.dumps({"decisions": DECISIONS}))
     (folder / "report.html").write_text("<!doctype html><title>report</title>")
     (folder / "not-listed.txt").write_text("never kept")
+    exports = {}
+    if options.export:
+        (folder / "module.whl").write_text(" ".join(options.export))
+        filename = f"{options.export_name}-1-py3-none-any.whl"
+        exports["module.whl"] = {
+            "filename": filename,
+            "examples": {"Python": f"import {options.export_name} <b>"},
+        }
     return {
         "target": target.name,
         "threads": options.threads,
@@ -143,6 +151,7 @@ def optimize(
         "latency": {"after": 1e-3 / options.threads},
         "peak_bytes": {"after": 1000 * options.threads},
         "timings": "predicted",
+        "exports": exports,
         "pid": os.getpid(),
     }
 

@@ -12,7 +12,15 @@ from app.api.http import errors, long_poll, paging
 from app.api.http.idempotency import IdempotencyKey, accept, once
 from app.api.routes.events import stream
 from app.api.schemas.fields import State
-from app.api.schemas.jobs import Artifact, GroupAnswer, JobAnswer, JobList, JobRequest, Progress
+from app.api.schemas.jobs import (
+    Artifact,
+    ExportRequest,
+    GroupAnswer,
+    JobAnswer,
+    JobList,
+    JobRequest,
+    Progress,
+)
 from app.api.schemas.models import LabelsRequest
 from app.api.schemas.requests import draft_again, drafts_of
 from app.api.service import Service, ServiceOf
@@ -247,6 +255,29 @@ def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswe
     with service.database.write() as connection:
         job = job_repository.find(connection, job_id)
         draft = draft_again(connection, service.settings, job)
+        fresh = job_repository.create(connection, [draft], group=job["group_id"])
+        answer = answer_of(connection, service, job_repository.find(connection, fresh[0]))
+    accept(service, response, f"/v1/jobs/{answer.id}", fresh)
+    return answer
+
+
+@router.post(
+    "/{job_id}/export",
+    summary="Export what a job planned",
+    status_code=202,
+    responses=errors.responses(JobNotFoundError, JobNotFinishedError, ModelNotFoundError, BlobNotFoundError),
+)
+def export_job(job_id: JobId, body: ExportRequest, response: Response, service: ServiceOf) -> JobAnswer:
+    """Ask again what a job asked that has ended, with libraries: a new job, in the same group.
+
+    Where an equal one succeeded already, the answer has its result at once. A job that named no backends is
+    planned with `numba-cpu` alone, whose kernels can leave.
+    """
+    _find(service, job_id)
+    with service.database.write() as connection:
+        job = job_repository.find(connection, job_id)
+        changed = {"export": list(dict.fromkeys(body.formats)), "export_name": body.name}
+        draft = draft_again(connection, service.settings, job, changed)
         fresh = job_repository.create(connection, [draft], group=job["group_id"])
         answer = answer_of(connection, service, job_repository.find(connection, fresh[0]))
     accept(service, response, f"/v1/jobs/{answer.id}", fresh)

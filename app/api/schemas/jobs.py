@@ -89,12 +89,13 @@ class JobOptions(Schema):
     )
     export: list[Export] = Field(
         default=list(_DEFAULTS.export),
-        max_length=2,
+        max_length=3,
         description="Libraries of the program for the service's machine, for jobs whose target it is. `c`: "
         "`library.tar.gz` with a shared library, objects, a header and an example. `wheel`: `module.whl`, a "
-        "Python module that needs numpy alone. A program that needs more than compiled kernels fails the "
-        "job, which names the nodes.",
-        examples=[["c", "wheel"]],
+        "Python module that needs numpy alone. `ort`: `operator.tar.gz`, a graph of one operator and the "
+        "library that a session of onnxruntime registers. A program that needs more than compiled kernels "
+        "fails the job, which names the nodes.",
+        examples=[["c", "wheel", "ort"]],
     )
     export_name: str = Field(
         default=_DEFAULTS.export_name,
@@ -111,6 +112,17 @@ class JobOptions(Schema):
         """
         backend_names.check(self.backends, backend_names.names())
         return Options(**self.model_dump() | {"backends": tuple(self.backends), "export": tuple(self.export)})
+
+
+class ExportRequest(Schema):
+    """Libraries of a program that a job planned."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"formats": ["c", "ort"], "name": "resnet50"}]})
+
+    formats: list[Export] = Field(
+        min_length=1, max_length=3, description="As the option `export` has them.", examples=[["c", "wheel"]]
+    )
+    name: str = Field(default="", max_length=100, description="As the option `export_name`.")
 
 
 class JobLimits(Schema):

@@ -1,6 +1,6 @@
 """From the body of a request to the jobs it asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -93,8 +93,15 @@ def drafts_of(
     return drafts
 
 
-def draft_again(connection: sa.Connection, settings: Settings, job: job_repository.Row) -> Draft:
+def draft_again(
+    connection: sa.Connection,
+    settings: Settings,
+    job: job_repository.Row,
+    changed: Mapping[str, Any] | None = None,
+) -> Draft:
     """A job that asks what another one asked, which has ended.
+
+    With `changed` options it may be one whose result is known.
 
     Raises:
         JobNotFinishedError: it did not end yet.
@@ -103,17 +110,23 @@ def draft_again(connection: sa.Connection, settings: Settings, job: job_reposito
         raise JobNotFinishedError(f"job {job['id']!r} is {job['state']}; it needs no other try yet")
     inputs = {file["name"]: file["sha256"] for file in job_repository.files(connection, job["id"], "input")}
     waits = job["queue"] not in (CPU_QUEUE, INSPECT_QUEUE)
+    request = {**job["request"], "options": {**(job["request"].get("options") or {}), **(changed or {})}}
+    key = results.question(connection, settings.engine, job["model_id"], request, inputs)
+    source = None
+    if changed:
+        source = results.known(connection, results.filed(key, request, settings.data / "kernels"))
     return Draft(
         kind=job["kind"],
         model_id=job["model_id"],
         target=job["target"],
         queue=job["queue"],
-        request=job["request"],
+        request=request,
         inputs=inputs,
         state="waiting_for_target" if waits else "queued",
         detail=_waiting_for(job["target"]) if waits else None,
         labels=labels.of(connection, [job["id"]]).get(job["id"], {}),
-        cache_key=results.question(connection, settings.engine, job["model_id"], job["request"], inputs),
+        cache_key=key,
+        cached_from=source,
     )
 
 

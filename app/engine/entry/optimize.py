@@ -54,8 +54,9 @@ ARTIFACTS = (
     "graph.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
-    "library.tar.gz",  # only with the option `export`, as the next
+    "library.tar.gz",  # only with the option `export`, as the next two
     "module.whl",
+    "operator.tar.gz",
     "model.onnx",  # what `derive` makes, as these two
     "model-symbol.json",
     "model-0000.params",

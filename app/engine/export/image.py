@@ -279,7 +279,7 @@ def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str
     Args:
         image: the program.
         features: of the processor that the kernels are compiled for, as LLVM takes them.
-        metadata: what `stowplan_metadata` answers, as JSON.
+        metadata: what `stowplan_metadata` answers, as JSON; `domain` is of the custom operator.
     """
     bits, state = required(features)
     names = list(dict.fromkeys(image.symbols.values()))
@@ -304,6 +304,7 @@ def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str
         text.array("feature", FEATURE, [_feature(b.leaf, b.subleaf, b.register, 1 << b.bit) for b in bits]),
         f"@{WEIGHTS_SYMBOL}",
         text.string("metadata", json.dumps(metadata, sort_keys=True)),
+        text.string("domain", str(metadata["domain"])),
     ]
     program = image.program
     numbers = [

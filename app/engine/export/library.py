@@ -1,5 +1,7 @@
 """A program as a C library: `model.so`, `model.o`, `model.h` and what it says of itself."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,6 +52,7 @@ def library(program: Program, compiler: Compiler, name: str) -> Library:
             kernel, types, static, takes_thread = request
             kernels[symbol] = compiler.compile(kernel, types, static, takes_thread=takes_thread).keep
     told = _metadata(found, name)
+    told["domain"] = f"stowplan.{_digest(found, told)}"
     obj = object_file(kernels, assembly(found, features(), told))
     try:
         shared = shared_library(obj, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
@@ -57,6 +60,15 @@ def library(program: Program, compiler: Compiler, name: str) -> Library:
         raise ExportError(f"the library cannot be linked: {cause}") from cause
     weights = data_object(WEIGHTS_SYMBOL, found.weights.parts)
     return Library(shared, obj, weights, (HERE / "model.h").read_text(encoding="utf-8"), told)
+
+
+def _digest(found: Image, told: Mapping[str, object]) -> str:
+    """Digest of a program and its weights, by which the graph of one operator finds its library."""
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    digest.update(repr(found.rows).encode())
+    for part in found.weights.parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def _metadata(found: Image, name: str) -> dict[str, object]:

@@ -34,16 +34,20 @@ def archive_name(library: Library) -> str:
 
 def archive(library: Library) -> bytes:
     """A `.tar.gz` with one folder; the same library gives the same bytes."""
-    folder = archive_name(library)
     files = {
         "model.so": library.shared,
         "model.o": library.code,
         "weights.o": library.weights,
         "model.h": library.header.encode(),
         "example.c": EXAMPLE.encode(),
-        "metadata.json": _json(library.metadata),
-        "README": _read_me(library.metadata).encode(),
+        "README": read_me(READ_ME, library.metadata).encode(),
     }
+    return packed(archive_name(library), files, library.metadata)
+
+
+def packed(folder: str, files: Mapping[str, bytes], metadata: Mapping[str, object]) -> bytes:
+    """A `.tar.gz` of files in a folder, with `metadata.json`, and their digests in `manifest.json`."""
+    files = {**files, "metadata.json": _json(metadata)}
     files["manifest.json"] = _json({n: hashlib.sha256(c).hexdigest() for n, c in files.items()})
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -59,10 +63,12 @@ def _json(content: Mapping[str, object]) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _read_me(told: Mapping[str, object]) -> str:
+def read_me(form: str, told: Mapping[str, object], **further: object) -> str:
+    """A text that names the inputs and outputs and other facts of the metadata."""
+
     def lines(kind: str) -> str:
         values = told[kind]
         assert isinstance(values, list)
         return "\n".join(f"    {n}  {v['dtype']}{v['shape']}  {v['name']}" for n, v in enumerate(values))
 
-    return READ_ME.format_map({**told, "inputs": lines("inputs"), "outputs": lines("outputs")})
+    return form.format_map({**told, **further, "inputs": lines("inputs"), "outputs": lines("outputs")})

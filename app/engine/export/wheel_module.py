@@ -14,7 +14,8 @@ import numpy as np
 
 COPY_WEIGHTS, NO_AFFINITY = 1, 2
 _HERE = Path(__file__).parent
-_TYPES = {"float": "float32", "double": "float64"}  # onnx spells the others as numpy does
+# onnx spells the others as numpy does, which has no bfloat16: arrays hold its bits.
+_TYPES = {"float": "float32", "double": "float64", "bfloat16": "uint16"}
 
 
 def _load() -> ctypes.CDLL:

@@ -10,7 +10,7 @@ Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
-Export = Literal["c", "wheel"]
+Export = Literal["c", "wheel", "ort"]
 Choose = Literal["auto", "first", "measured"]
 
 
@@ -57,8 +57,8 @@ class Options:
             `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
         opset: of the exported canonical graph; None takes that which the graph is planned in.
         external_data: whether its large weights are written to a file beside it.
-        export: libraries of the program for this machine: `c` an archive for C, `wheel` a Python module. With
-            any, `backends` is `numba-cpu` where it is empty.
+        export: libraries of the program for this machine: `c` an archive for C, `wheel` a Python module,
+            `ort` an operator of onnxruntime. With any, `backends` is `numba-cpu` where it is empty.
         export_name: of the library; empty takes the graph's.
     """
 

@@ -31,6 +31,7 @@ ARTIFACTS: Mapping[str, str] = {
     "outputs.npz": "application/octet-stream",
     "library.tar.gz": "application/gzip",
     "module.whl": "application/zip",
+    "operator.tar.gz": "application/gzip",
     "model.onnx": "application/octet-stream",
     "model-symbol.json": "application/json",
     "model-0000.params": "application/octet-stream",

@@ -10,7 +10,7 @@ IMPORTS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(
         (
             *("calloc", "malloc", "free", "memcpy", "memset", "memmove", "bcmp", "memcmp", "getpid"),
-            *("mmap", "munmap", "madvise", "mprotect", "sched_yield", "syscall"),
+            *("mmap", "munmap", "madvise", "mprotect", "sched_yield", "syscall", "snprintf"),
         ),
         (LIBC, BASE),
     ),

@@ -29,6 +29,7 @@ API = (
     ),
     *("stowplan_create", "stowplan_destroy", "stowplan_input_memory", "stowplan_output_memory"),
     *("stowplan_run", "stowplan_run_buffers", "stowplan_message"),
+    "RegisterCustomOps",  # for onnxruntime
 )
 
 

@@ -25,6 +25,7 @@ struct program {
     const struct feature *feature;
     const char *weights;
     const char *metadata;
+    const char *domain; /* of the operator that stands for the model in onnxruntime; it has the program's digest */
 };
 
 extern const struct program stowplan_program;

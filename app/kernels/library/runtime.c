@@ -293,6 +293,8 @@ API const char *stowplan_message(stowplan_status status) {
     return "unknown status";
 }
 
+#include "custom_operator.c" /* one module, of which `runtime.ll` is the code */
+
 /* ---- the error path of numba's wrappers, where there is no Python ---- */
 
 #define OWN __attribute__((visibility("hidden")))

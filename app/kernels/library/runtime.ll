@@ -3,7 +3,7 @@ source_filename = "app/kernels/library/runtime.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-f80:128-n8:16:32:64-S128"
 target triple = "x86_64-pc-linux-gnu"
 
-%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 %union.pthread_mutex_t = type { %struct.__pthread_mutex_s }
 %struct.__pthread_mutex_s = type { i32, i32, i32, i32, i32, i16, i16, %struct.__pthread_internal_list }
 %struct.__pthread_internal_list = type { ptr, ptr }
@@ -13,6 +13,11 @@ target triple = "x86_64-pc-linux-gnu"
 %struct.place = type { i64, i64 }
 %struct.start = type { ptr, i32 }
 %struct.stowplan_tensor = type { ptr, ptr, i32, i32, i64 }
+%struct.ort_api_base = type { ptr, ptr }
+%struct.operator = type { %struct.ort_operator, ptr, i32, i32, ptr, ptr }
+%struct.ort_operator = type { i32, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, [4 x ptr], ptr, ptr }
+%struct.ort_api = type { ptr, [25 x ptr], ptr, ptr, ptr, [22 x ptr], ptr, [8 x ptr], ptr, ptr, ptr, [2 x ptr], ptr, [24 x ptr], ptr, ptr, [7 x ptr], ptr, [137 x ptr], ptr, ptr }
+%struct.kernel = type { ptr, ptr, %union.pthread_mutex_t }
 
 @stowplan_program = external local_unnamed_addr constant %struct.program, align 8
 @.str = private unnamed_addr constant [9 x i8] c"no error\00", align 1
@@ -24,6 +29,12 @@ target triple = "x86_64-pc-linux-gnu"
 @.str.6 = private unnamed_addr constant [50 x i8] c"an argument is NULL, negative, or an unknown flag\00", align 1
 @.str.7 = private unnamed_addr constant [16 x i8] c"a kernel failed\00", align 1
 @.str.8 = private unnamed_addr constant [15 x i8] c"unknown status\00", align 1
+@.str.9 = private unnamed_addr constant [55 x i8] c"the model needs onnxruntime 1.%d or newer, found %.32s\00", align 1
+@.str.10 = private unnamed_addr constant [17 x i8] c"stowplan.threads\00", align 1
+@.str.11 = private unnamed_addr constant [22 x i8] c"stowplan.copy_weights\00", align 1
+@.str.12 = private unnamed_addr constant [18 x i8] c"stowplan.affinity\00", align 1
+@operators_lock = internal global %union.pthread_mutex_t zeroinitializer, align 8
+@operators = internal unnamed_addr global ptr null, align 8
 @raised = internal unnamed_addr global i32 0, align 4
 @PyExc_StopIteration = hidden local_unnamed_addr global ptr null, align 8
 @PyExc_SystemError = hidden local_unnamed_addr global ptr null, align 8
@@ -33,6 +44,12 @@ target triple = "x86_64-pc-linux-gnu"
 @weights_mapped = internal global ptr null, align 8
 @weights_bytes_mapped = internal global i64 0, align 8
 @weights_copy = internal unnamed_addr global ptr null, align 8
+@.str.13 = private unnamed_addr constant [62 x i8] c"session option %s: expected a number from 0 to %d, found '%s'\00", align 1
+@.str.14 = private unnamed_addr constant [14 x i8] c"CompiledModel\00", align 1
+@.str.15 = private unnamed_addr constant [33 x i8] c"an input of the model is missing\00", align 1
+@.str.16 = private unnamed_addr constant [116 x i8] c"input '%.128s': expected element type %d and shape [%s], found %d and [%s]; the model was compiled for fixed shapes\00", align 1
+@.str.17 = private unnamed_addr constant [6 x i8] c",%lld\00", align 1
+@.str.18 = private unnamed_addr constant [5 x i8] c"%lld\00", align 1
 @reltable.stowplan_message = private unnamed_addr constant [8 x i32] [i32 trunc (i64 sub (i64 ptrtoint (ptr @.str to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.1 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.2 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.3 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.4 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.5 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.6 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.7 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32)], align 4
 
 ; Function Attrs: minsize nounwind optsize uwtable
@@ -49,7 +66,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !11
-  %10 = tail call i32 @getpid() #14
+  %10 = tail call i32 @getpid() #16
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %33
 
@@ -66,7 +83,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   %19 = load ptr, ptr %4, align 8, !tbaa !3
   %20 = add nsw i32 %16, 1
   %21 = sext i32 %20 to i64
-  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #14
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #16
   br label %22
 
 22:                                               ; preds = %18, %12
@@ -82,7 +99,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 28:                                               ; preds = %23
   %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
   %30 = load i64, ptr %29, align 8, !tbaa !13
-  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #14
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #16
   %32 = add nuw nsw i64 %24, 1
   br label %23, !llvm.loop !14
 
@@ -100,7 +117,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   br i1 %41, label %53, label %42
 
 42:                                               ; preds = %37
-  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #14
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
   %44 = load i32, ptr @weights_users, align 4, !tbaa !18
   %45 = add nsw i32 %44, -1
   store i32 %45, ptr @weights_users, align 4, !tbaa !18
@@ -110,12 +127,12 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 47:                                               ; preds = %42
   %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
   %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
-  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #14
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #16
   store ptr null, ptr @weights_copy, align 8, !tbaa !16
   br label %51
 
 51:                                               ; preds = %42, %47
-  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #14
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
   br label %53
 
 53:                                               ; preds = %51, %37, %33
@@ -127,11 +144,11 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 57:                                               ; preds = %53
   %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
   %59 = load i64, ptr %58, align 8, !tbaa !20
-  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #14
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #16
   br label %61
 
 61:                                               ; preds = %57, %53
-  tail call void @free(ptr noundef nonnull %0) #14
+  tail call void @free(ptr noundef nonnull %0) #16
   br label %62
 
 62:                                               ; preds = %1, %61
@@ -173,11 +190,11 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %9, label %291, label %10
 
 10:                                               ; preds = %6
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #15
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #17
   %11 = getelementptr inbounds i32, ptr %4, i64 1
   %12 = getelementptr inbounds i32, ptr %4, i64 2
   %13 = getelementptr inbounds i32, ptr %4, i64 3
-  %14 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #15, !srcloc !21
+  %14 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #17, !srcloc !21
   %15 = extractvalue { i32, i32, i32, i32 } %14, 0
   %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 8), align 8, !tbaa !22
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8
@@ -200,7 +217,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 28:                                               ; preds = %22
   %29 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 1
   %30 = load i32, ptr %29, align 4, !tbaa !26
-  %31 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %24, i32 %30) #15, !srcloc !21
+  %31 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %24, i32 %30) #17, !srcloc !21
   %32 = extractvalue { i32, i32, i32, i32 } %31, 0
   %33 = extractvalue { i32, i32, i32, i32 } %31, 1
   %34 = extractvalue { i32, i32, i32, i32 } %31, 2
@@ -227,7 +244,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %48, label %56, label %49
 
 49:                                               ; preds = %46
-  %50 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #15, !srcloc !31
+  %50 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #17, !srcloc !31
   %51 = extractvalue { i32, i32 } %50, 0
   %52 = trunc i64 %47 to i32
   %53 = and i32 %51, %52
@@ -235,12 +252,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %54, label %56, label %55
 
 55:                                               ; preds = %22, %28, %49
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #17
   br label %291
 
 56:                                               ; preds = %49, %46
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #15
-  %57 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #16
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #17
+  %57 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #18
   %58 = icmp eq ptr %57, null
   br i1 %58, label %291, label %59
 
@@ -257,7 +274,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   store i32 %2, ptr %67, align 4, !tbaa !17
   %68 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 3
   store i32 -1, ptr %68, align 4, !tbaa !33
-  %69 = tail call i32 @getpid() #14
+  %69 = tail call i32 @getpid() #16
   %70 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 6
   store i32 %69, ptr %70, align 8, !tbaa !11
   %71 = sext i32 %66 to i64
@@ -289,7 +306,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %97 = add i64 %96, %92
   %98 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 13
   %99 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 14
-  %100 = tail call fastcc ptr @map_pages(i64 noundef %97, ptr noundef nonnull %98, ptr noundef nonnull %99) #17
+  %100 = tail call fastcc ptr @map_pages(i64 noundef %97, ptr noundef nonnull %98, ptr noundef nonnull %99) #19
   %101 = icmp eq ptr %100, null
   br i1 %101, label %102, label %104
 
@@ -308,14 +325,14 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br label %131
 
 109:                                              ; preds = %104
-  %110 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #14
+  %110 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
   %111 = load i32, ptr @weights_users, align 4, !tbaa !18
   %112 = icmp eq i32 %111, 0
   br i1 %112, label %113, label %122
 
 113:                                              ; preds = %109
   %114 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !39
-  %115 = tail call fastcc ptr @map_pages(i64 noundef %114, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #17
+  %115 = tail call fastcc ptr @map_pages(i64 noundef %114, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #19
   store ptr %115, ptr @weights_copy, align 8, !tbaa !16
   %116 = icmp eq ptr %115, null
   br i1 %116, label %128, label %117
@@ -325,7 +342,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %115, ptr align 1 %118, i64 %114, i1 false)
   %119 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
   %120 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
-  %121 = tail call i32 @mprotect(ptr noundef %119, i64 noundef %120, i32 noundef 1) #14
+  %121 = tail call i32 @mprotect(ptr noundef %119, i64 noundef %120, i32 noundef 1) #16
   br label %122
 
 122:                                              ; preds = %117, %109
@@ -341,7 +358,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 128:                                              ; preds = %125, %122, %113
   %129 = phi ptr [ %123, %125 ], [ null, %122 ], [ null, %113 ]
-  %130 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #14
+  %130 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
   br label %131
 
 131:                                              ; preds = %128, %107
@@ -352,7 +369,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %134, label %135, label %136
 
 135:                                              ; preds = %102, %131
-  tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
+  tail call void @stowplan_destroy(ptr noundef nonnull %57) #19
   br label %291
 
 136:                                              ; preds = %131
@@ -516,7 +533,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %245 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 6
   store i64 %237, ptr %245, align 8
   %246 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15
-  %247 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %246) #14
+  %247 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %246) #16
   %248 = load ptr, ptr %141, align 8, !tbaa !3
   %249 = getelementptr inbounds i64, ptr %248, i64 48
   %250 = load i32, ptr %57, align 8, !tbaa !32
@@ -540,9 +557,9 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %262 = shl i64 %256, 5
   %263 = and i64 %262, 4294967264
   %264 = getelementptr inbounds i64, ptr %253, i64 %263
-  %265 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %264, ptr noundef null) #14
+  %265 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %264, ptr noundef null) #16
   %266 = getelementptr inbounds i64, ptr %264, i64 16
-  %267 = tail call i32 @pthread_cond_init(ptr noundef nonnull %266, ptr noundef null) #14
+  %267 = tail call i32 @pthread_cond_init(ptr noundef nonnull %266, ptr noundef null) #16
   %268 = add nuw nsw i64 %256, 1
   %269 = load i32, ptr %57, align 8, !tbaa !32
   br label %254, !llvm.loop !51
@@ -555,7 +572,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %274, label %275, label %290
 
 275:                                              ; preds = %270
-  %276 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
+  %276 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #20
   %277 = icmp eq ptr %276, null
   br i1 %277, label %288, label %278
 
@@ -565,12 +582,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %280 = trunc i64 %272 to i32
   store i32 %280, ptr %279, align 8, !tbaa !54
   %281 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 16, i64 %272
-  %282 = tail call i32 @pthread_create(ptr noundef nonnull %281, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %276) #14
+  %282 = tail call i32 @pthread_create(ptr noundef nonnull %281, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %276) #16
   %283 = icmp eq i32 %282, 0
   br i1 %283, label %285, label %284
 
 284:                                              ; preds = %278
-  tail call void @free(ptr noundef nonnull %276) #14
+  tail call void @free(ptr noundef nonnull %276) #16
   br label %288
 
 285:                                              ; preds = %278
@@ -581,7 +598,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 288:                                              ; preds = %275, %284
   %289 = phi i32 [ 2, %284 ], [ 1, %275 ]
-  tail call void @stowplan_destroy(ptr noundef nonnull %57) #17
+  tail call void @stowplan_destroy(ptr noundef nonnull %57) #19
   br label %291
 
 290:                                              ; preds = %270
@@ -601,7 +618,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
-  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #14
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #16
   %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
   br i1 %8, label %18, label %9
 
@@ -610,7 +627,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   br i1 %10, label %11, label %13
 
 11:                                               ; preds = %9
-  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #14
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #16
   br label %13
 
 13:                                               ; preds = %11, %9
@@ -635,12 +652,12 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
-  %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #19
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
 
 4:                                                ; preds = %1
-  %5 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #19
   %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
   store atomic i32 0, ptr %6 release, align 8
   br label %7
@@ -664,7 +681,7 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !11
-  %10 = tail call i32 @getpid() #14
+  %10 = tail call i32 @getpid() #16
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %17
 
@@ -696,7 +713,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %10, label %11, label %58
 
 11:                                               ; preds = %6
-  %12 = tail call i32 @sched_getcpu() #14
+  %12 = tail call i32 @sched_getcpu() #16
   %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
   %14 = load i32, ptr %13, align 4, !tbaa !33
   %15 = icmp eq i32 %12, %14
@@ -704,7 +721,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 16:                                               ; preds = %11
   store i32 %12, ptr %13, align 4, !tbaa !33
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #15
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #17
   %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !56
   %18 = icmp ult i32 %12, 1024
@@ -757,19 +774,19 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %51, label %52, label %53
 
 52:                                               ; preds = %47, %35
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #15
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #17
   br label %58
 
 53:                                               ; preds = %47
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
   %55 = load i64, ptr %54, align 8, !tbaa !13
-  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #14
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #16
   %57 = add nuw nsw i64 %48, 1
   br label %47, !llvm.loop !59
 
 58:                                               ; preds = %52, %11, %6, %1
   %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
-  call void @stowplan_lead(ptr noundef nonnull %59) #14
+  call void @stowplan_lead(ptr noundef nonnull %59) #16
   %60 = load atomic i32, ptr @raised monotonic, align 4
   %61 = icmp eq i32 %60, 0
   %62 = select i1 %61, i32 0, i32 7
@@ -820,7 +837,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %27, label %75, label %20, !llvm.loop !63
 
 29:                                               ; preds = %20
-  %30 = tail call fastcc i32 @begin(ptr noundef %0) #17
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #19
   %31 = icmp eq i32 %30, 0
   br i1 %31, label %32, label %75
 
@@ -835,7 +852,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %37, label %38, label %44
 
 38:                                               ; preds = %35
-  %39 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #19
   %40 = freeze i32 %39
   %41 = icmp eq i32 %40, 0
   %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
@@ -1030,6 +1047,271 @@ define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
   ret ptr %8
 }
 
+; Function Attrs: minsize nounwind optsize uwtable
+define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1) local_unnamed_addr #0 {
+  %3 = alloca [512 x i8], align 16
+  %4 = alloca i32, align 4
+  %5 = alloca i32, align 4
+  %6 = alloca i32, align 4
+  %7 = load ptr, ptr %1, align 8, !tbaa !73
+  %8 = tail call ptr %7(i32 noundef 16) #16
+  %9 = icmp eq ptr %8, null
+  br i1 %9, label %10, label %19
+
+10:                                               ; preds = %2
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #17
+  %11 = getelementptr inbounds %struct.ort_api_base, ptr %1, i64 0, i32 1
+  %12 = load ptr, ptr %11, align 8, !tbaa !75
+  %13 = tail call ptr %12() #16
+  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #16
+  %15 = load ptr, ptr %1, align 8, !tbaa !73
+  %16 = tail call ptr %15(i32 noundef 1) #16
+  %17 = load ptr, ptr %16, align 8, !tbaa !76
+  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #17
+  br label %108
+
+19:                                               ; preds = %2
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #17
+  store i32 0, ptr %4, align 4, !tbaa !18
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #17
+  store i32 1, ptr %5, align 4, !tbaa !18
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #17
+  store i32 1, ptr %6, align 4, !tbaa !18
+  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #19
+  %21 = icmp eq ptr %20, null
+  br i1 %21, label %22, label %106
+
+22:                                               ; preds = %19
+  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #19
+  %24 = icmp eq ptr %23, null
+  br i1 %24, label %25, label %106
+
+25:                                               ; preds = %22
+  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #19
+  %27 = icmp eq ptr %26, null
+  br i1 %27, label %28, label %106
+
+28:                                               ; preds = %25
+  %29 = load i32, ptr %5, align 4, !tbaa !18
+  %30 = icmp ne i32 %29, 0
+  %31 = zext i1 %30 to i32
+  %32 = load i32, ptr %6, align 4, !tbaa !18
+  %33 = icmp eq i32 %32, 0
+  %34 = select i1 %33, i32 2, i32 0
+  %35 = or i32 %34, %31
+  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #16
+  %37 = load i32, ptr %4, align 4
+  br label %38
+
+38:                                               ; preds = %54, %28
+  %39 = phi ptr [ @operators, %28 ], [ %55, %54 ]
+  %40 = load ptr, ptr %39, align 8, !tbaa !16
+  %41 = icmp eq ptr %40, null
+  br i1 %41, label %56, label %42
+
+42:                                               ; preds = %38
+  %43 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 1
+  %44 = load ptr, ptr %43, align 8, !tbaa !78
+  %45 = icmp eq ptr %44, %8
+  br i1 %45, label %46, label %54
+
+46:                                               ; preds = %42
+  %47 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 2
+  %48 = load i32, ptr %47, align 8, !tbaa !81
+  %49 = icmp eq i32 %48, %37
+  br i1 %49, label %50, label %54
+
+50:                                               ; preds = %46
+  %51 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 3
+  %52 = load i32, ptr %51, align 4, !tbaa !82
+  %53 = icmp eq i32 %52, %35
+  br i1 %53, label %95, label %54
+
+54:                                               ; preds = %46, %42, %50
+  %55 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 5
+  br label %38, !llvm.loop !83
+
+56:                                               ; preds = %38
+  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #18
+  %58 = icmp eq ptr %57, null
+  br i1 %58, label %59, label %62
+
+59:                                               ; preds = %56
+  %60 = load ptr, ptr %8, align 8, !tbaa !76
+  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #16
+  br label %95
+
+62:                                               ; preds = %56
+  store i32 16, ptr %57, align 8, !tbaa.struct !84
+  %63 = getelementptr inbounds i8, ptr %57, i64 16
+  store ptr @operator_name, ptr %63, align 8, !tbaa.struct !85
+  %64 = getelementptr inbounds i8, ptr %57, i64 24
+  store ptr @operator_provider, ptr %64, align 8, !tbaa.struct !86
+  %65 = getelementptr inbounds i8, ptr %57, i64 32
+  store ptr @operator_input, ptr %65, align 8, !tbaa.struct !87
+  %66 = getelementptr inbounds i8, ptr %57, i64 40
+  store ptr @operator_inputs, ptr %66, align 8, !tbaa.struct !88
+  %67 = getelementptr inbounds i8, ptr %57, i64 48
+  store ptr @operator_output, ptr %67, align 8, !tbaa.struct !89
+  %68 = getelementptr inbounds i8, ptr %57, i64 56
+  store ptr @operator_outputs, ptr %68, align 8, !tbaa.struct !90
+  %69 = getelementptr inbounds i8, ptr %57, i64 72
+  store ptr @destroy_kernel, ptr %69, align 8, !tbaa.struct !91
+  %70 = getelementptr inbounds i8, ptr %57, i64 80
+  store ptr @operator_zero, ptr %70, align 8, !tbaa.struct !92
+  %71 = getelementptr inbounds i8, ptr %57, i64 88
+  store ptr @operator_zero, ptr %71, align 8, !tbaa.struct !93
+  %72 = getelementptr inbounds i8, ptr %57, i64 96
+  store ptr @operator_zero, ptr %72, align 8, !tbaa.struct !94
+  %73 = getelementptr inbounds i8, ptr %57, i64 136
+  store ptr @create_kernel, ptr %73, align 8, !tbaa.struct !95
+  %74 = getelementptr inbounds i8, ptr %57, i64 144
+  store ptr @compute_kernel, ptr %74, align 8, !tbaa.struct !96
+  %75 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 1
+  store ptr %8, ptr %75, align 8, !tbaa !78
+  %76 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 2
+  store i32 %37, ptr %76, align 8, !tbaa !81
+  %77 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 3
+  store i32 %35, ptr %77, align 4, !tbaa !82
+  %78 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 2
+  %79 = load ptr, ptr %78, align 8, !tbaa !97
+  %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !98
+  %81 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 4
+  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #16
+  %83 = icmp eq ptr %82, null
+  br i1 %83, label %84, label %90
+
+84:                                               ; preds = %62
+  %85 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 3
+  %86 = load ptr, ptr %85, align 8, !tbaa !99
+  %87 = load ptr, ptr %81, align 8, !tbaa !100
+  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #16
+  %89 = icmp eq ptr %88, null
+  br i1 %89, label %92, label %90
+
+90:                                               ; preds = %84, %62
+  %91 = phi ptr [ %88, %84 ], [ %82, %62 ]
+  tail call void @free(ptr noundef nonnull %57) #16
+  br label %95
+
+92:                                               ; preds = %84
+  %93 = load ptr, ptr @operators, align 8, !tbaa !16
+  %94 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 5
+  store ptr %93, ptr %94, align 8, !tbaa !101
+  store ptr %57, ptr @operators, align 8, !tbaa !16
+  br label %95
+
+95:                                               ; preds = %50, %92, %90, %59
+  %96 = phi ptr [ null, %59 ], [ %57, %92 ], [ null, %90 ], [ %40, %50 ]
+  %97 = phi ptr [ %61, %59 ], [ null, %92 ], [ %91, %90 ], [ null, %50 ]
+  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #16
+  %99 = icmp eq ptr %97, null
+  br i1 %99, label %100, label %106
+
+100:                                              ; preds = %95
+  %101 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 4
+  %102 = load ptr, ptr %101, align 8, !tbaa !102
+  %103 = getelementptr inbounds %struct.operator, ptr %96, i64 0, i32 4
+  %104 = load ptr, ptr %103, align 8, !tbaa !100
+  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #16
+  br label %106
+
+106:                                              ; preds = %19, %22, %100, %95, %25
+  %107 = phi ptr [ %26, %25 ], [ %105, %100 ], [ %97, %95 ], [ %23, %22 ], [ %20, %19 ]
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #17
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #17
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #17
+  br label %108
+
+108:                                              ; preds = %106, %10
+  %109 = phi ptr [ %107, %106 ], [ %18, %10 ]
+  ret ptr %109
+}
+
+; Function Attrs: minsize nofree nounwind optsize
+declare noundef i32 @snprintf(ptr noalias nocapture noundef writeonly, i64 noundef, ptr nocapture noundef readonly, ...) local_unnamed_addr #10
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2, i32 noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #0 {
+  %6 = alloca i32, align 4
+  %7 = alloca [8 x i8], align 8
+  %8 = alloca [512 x i8], align 16
+  %9 = alloca i64, align 8
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #17
+  store i32 0, ptr %6, align 4, !tbaa !18
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #17
+  store i64 0, ptr %7, align 8
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #17
+  store i64 8, ptr %9, align 8, !tbaa !13
+  %10 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 19
+  %11 = load ptr, ptr %10, align 8, !tbaa !103
+  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #16
+  %13 = icmp eq ptr %12, null
+  %14 = load i32, ptr %6, align 4
+  %15 = icmp ne i32 %14, 0
+  %16 = select i1 %13, i1 %15, i1 false
+  br i1 %16, label %17, label %45
+
+17:                                               ; preds = %5
+  %18 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 20
+  %19 = load ptr, ptr %18, align 8, !tbaa !104
+  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #16
+  %21 = icmp eq ptr %20, null
+  br i1 %21, label %22, label %45
+
+22:                                               ; preds = %17, %28
+  %23 = phi i32 [ %32, %28 ], [ 0, %17 ]
+  %24 = phi ptr [ %33, %28 ], [ %7, %17 ]
+  %25 = load i8, ptr %24, align 1, !tbaa !57
+  %26 = add i8 %25, -48
+  %27 = icmp ult i8 %26, 10
+  br i1 %27, label %28, label %34
+
+28:                                               ; preds = %22
+  %29 = zext i8 %25 to i32
+  %30 = mul nsw i32 %23, 10
+  %31 = add i32 %30, -48
+  %32 = add i32 %31, %29
+  %33 = getelementptr inbounds i8, ptr %24, i64 1
+  br label %22, !llvm.loop !105
+
+34:                                               ; preds = %22
+  %35 = icmp eq ptr %24, %7
+  br i1 %35, label %41, label %36
+
+36:                                               ; preds = %34
+  %37 = icmp ne i8 %25, 0
+  %38 = icmp sgt i32 %23, %3
+  %39 = select i1 %37, i1 true, i1 %38
+  br i1 %39, label %41, label %40
+
+40:                                               ; preds = %36
+  store i32 %23, ptr %4, align 4, !tbaa !18
+  br label %45
+
+41:                                               ; preds = %36, %34
+  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #16
+  %43 = load ptr, ptr %0, align 8, !tbaa !76
+  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #16
+  br label %45
+
+45:                                               ; preds = %40, %41, %17, %5
+  %46 = phi ptr [ %12, %5 ], [ %20, %17 ], [ %44, %41 ], [ null, %40 ]
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #17
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #17
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #17
+  ret ptr %46
+}
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
+
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
 define hidden i32 @numba_gil_ensure() local_unnamed_addr #8 {
   ret i32 0
@@ -1091,16 +1373,10 @@ define hidden void @Py_DecRef(ptr nocapture noundef %0) local_unnamed_addr #8 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable
-define hidden void @PyErr_WriteUnraisable(ptr nocapture noundef readnone %0) local_unnamed_addr #10 {
+define hidden void @PyErr_WriteUnraisable(ptr nocapture noundef readnone %0) local_unnamed_addr #11 {
   store atomic i32 1, ptr @raised monotonic, align 4
   ret void
 }
-
-; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
-
-; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
 declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
@@ -1118,7 +1394,7 @@ declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
-declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
+declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #12
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
@@ -1128,13 +1404,13 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
   %2 = load ptr, ptr %0, align 8, !tbaa !52
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
   %4 = load i32, ptr %3, align 8, !tbaa !54
-  tail call void @free(ptr noundef %0) #14
+  tail call void @free(ptr noundef %0) #16
   %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
   %6 = load ptr, ptr %5, align 8, !tbaa !3
   %7 = sext i32 %4 to i64
   %8 = load i32, ptr %2, align 8, !tbaa !32
   %9 = sext i32 %8 to i64
-  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #14
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #16
   ret ptr null
 }
 
@@ -1150,14 +1426,426 @@ declare i32 @sched_getcpu() local_unnamed_addr #1
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
 
-; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.smax.i64(i64, i64) #12
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #8 {
+  ret ptr @.str.14
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #8 {
+  ret ptr null
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define internal i32 @operator_input(ptr nocapture readnone %0, i64 noundef %1) #9 {
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !69
+  %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
+  %5 = load i32, ptr %4, align 4, !tbaa !106
+  ret i32 %5
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define internal i64 @operator_inputs(ptr nocapture readnone %0) #8 {
+  %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
+  ret i64 %2
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define internal i32 @operator_output(ptr nocapture readnone %0, i64 noundef %1) #9 {
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !70
+  %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
+  %5 = load i32, ptr %4, align 4, !tbaa !106
+  ret i32 %5
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define internal i64 @operator_outputs(ptr nocapture readnone %0) #8 {
+  %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
+  ret i64 %2
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal void @destroy_kernel(ptr noundef %0) #0 {
+  %2 = icmp eq ptr %0, null
+  br i1 %2, label %6, label %3
+
+3:                                                ; preds = %1
+  %4 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
+  %5 = load ptr, ptr %4, align 8, !tbaa !107
+  tail call void @stowplan_destroy(ptr noundef %5) #19
+  tail call void @free(ptr noundef nonnull %0) #16
+  br label %6
+
+6:                                                ; preds = %1, %3
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
+  ret i32 0
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
+  %5 = tail call noalias dereferenceable_or_null(56) ptr @calloc(i64 noundef 1, i64 noundef 56) #18
+  %6 = icmp eq ptr %5, null
+  br i1 %6, label %15, label %7
+
+7:                                                ; preds = %4
+  %8 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 1
+  %9 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 2
+  %10 = load i32, ptr %9, align 8, !tbaa !81
+  %11 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 3
+  %12 = load i32, ptr %11, align 4, !tbaa !82
+  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #19
+  %14 = icmp eq i32 %13, 0
+  br i1 %14, label %20, label %15
+
+15:                                               ; preds = %4, %7
+  %16 = phi i32 [ %13, %7 ], [ 1, %4 ]
+  tail call void @free(ptr noundef %5) #16
+  %17 = load ptr, ptr %1, align 8, !tbaa !76
+  %18 = tail call ptr @stowplan_message(i32 noundef %16) #19
+  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #16
+  br label %23
+
+20:                                               ; preds = %7
+  store ptr %1, ptr %5, align 8, !tbaa !109
+  %21 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 2
+  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #16
+  store ptr %5, ptr %3, align 8, !tbaa !16
+  br label %23
+
+23:                                               ; preds = %20, %15
+  %24 = phi ptr [ %19, %15 ], [ null, %20 ]
+  ret ptr %24
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
+  %3 = alloca ptr, align 8
+  %4 = alloca ptr, align 8
+  %5 = alloca [64 x i64], align 16
+  %6 = alloca i64, align 8
+  %7 = alloca i32, align 4
+  %8 = alloca [512 x i8], align 16
+  %9 = alloca [128 x i8], align 16
+  %10 = alloca [128 x i8], align 16
+  %11 = alloca ptr, align 8
+  %12 = alloca ptr, align 8
+  %13 = alloca ptr, align 8
+  %14 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 2
+  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #16
+  %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
+  %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
+  %18 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
+  %19 = shl i64 %16, 32
+  %20 = ashr exact i64 %19, 32
+  br label %21
+
+21:                                               ; preds = %129, %2
+  %22 = phi i64 [ %131, %129 ], [ 0, %2 ]
+  %23 = phi ptr [ %130, %129 ], [ null, %2 ]
+  %24 = icmp slt i64 %22, %20
+  %25 = icmp eq ptr %23, null
+  %26 = select i1 %24, i1 %25, i1 false
+  br i1 %26, label %28, label %27
+
+27:                                               ; preds = %21
+  br i1 %25, label %132, label %141
+
+28:                                               ; preds = %21
+  %29 = load ptr, ptr %0, align 8, !tbaa !109
+  %30 = icmp sgt i64 %16, %22
+  %31 = getelementptr inbounds %struct.stowplan_tensor, ptr %17, i64 %22
+  %32 = select i1 %30, ptr %31, ptr null
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #17
+  store ptr null, ptr %11, align 8, !tbaa !16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #17
+  %33 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 14
+  %34 = load ptr, ptr %33, align 8, !tbaa !110
+  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #16
+  %36 = icmp eq ptr %35, null
+  br i1 %36, label %37, label %129
+
+37:                                               ; preds = %28
+  %38 = load ptr, ptr %11, align 8, !tbaa !16
+  %39 = icmp eq ptr %38, null
+  br i1 %39, label %40, label %43
+
+40:                                               ; preds = %37
+  %41 = load ptr, ptr %29, align 8, !tbaa !76
+  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #16
+  br label %129
+
+43:                                               ; preds = %37
+  %44 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 12
+  %45 = load ptr, ptr %44, align 8, !tbaa !111
+  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #16
+  %47 = icmp eq ptr %46, null
+  br i1 %47, label %48, label %129
+
+48:                                               ; preds = %43
+  %49 = load ptr, ptr %12, align 8, !tbaa !16
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #17
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #17
+  %50 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 8
+  %51 = load ptr, ptr %50, align 8, !tbaa !112
+  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #16
+  %53 = icmp eq ptr %52, null
+  br i1 %53, label %54, label %108
+
+54:                                               ; preds = %48
+  %55 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 9
+  %56 = load ptr, ptr %55, align 8, !tbaa !113
+  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #16
+  %58 = icmp eq ptr %57, null
+  br i1 %58, label %59, label %108
+
+59:                                               ; preds = %54
+  %60 = load i64, ptr %6, align 8, !tbaa !13
+  %61 = call i64 @llvm.umin.i64(i64 %60, i64 64)
+  %62 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 10
+  %63 = load ptr, ptr %62, align 8, !tbaa !114
+  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #16
+  %65 = icmp eq ptr %64, null
+  br i1 %65, label %66, label %108
+
+66:                                               ; preds = %59
+  %67 = load i32, ptr %7, align 4, !tbaa !18
+  %68 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 3
+  %69 = load i32, ptr %68, align 4, !tbaa !106
+  %70 = icmp eq i32 %67, %69
+  br i1 %70, label %71, label %78
+
+71:                                               ; preds = %66
+  %72 = load i64, ptr %6, align 8, !tbaa !13
+  %73 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
+  %74 = load i32, ptr %73, align 8, !tbaa !115
+  %75 = sext i32 %74 to i64
+  %76 = icmp eq i64 %72, %75
+  %77 = zext i1 %76 to i32
+  br label %78
+
+78:                                               ; preds = %71, %66
+  %79 = phi i32 [ 0, %66 ], [ %77, %71 ]
+  %80 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 1
+  br label %81
+
+81:                                               ; preds = %88, %78
+  %82 = phi i32 [ %79, %78 ], [ %95, %88 ]
+  %83 = phi i64 [ 0, %78 ], [ %96, %88 ]
+  %84 = icmp ult i64 %83, %61
+  %85 = icmp ne i32 %82, 0
+  %86 = select i1 %84, i1 %85, i1 false
+  br i1 %86, label %88, label %87
+
+87:                                               ; preds = %81
+  br i1 %85, label %108, label %97
+
+88:                                               ; preds = %81
+  %89 = getelementptr inbounds [64 x i64], ptr %5, i64 0, i64 %83
+  %90 = load i64, ptr %89, align 8, !tbaa !13
+  %91 = load ptr, ptr %80, align 8, !tbaa !116
+  %92 = getelementptr inbounds i64, ptr %91, i64 %83
+  %93 = load i64, ptr %92, align 8, !tbaa !13
+  %94 = icmp eq i64 %90, %93
+  %95 = zext i1 %94 to i32
+  %96 = add nuw nsw i64 %83, 1
+  br label %81, !llvm.loop !117
+
+97:                                               ; preds = %87
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #17
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #17
+  call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %9, i8 0, i64 128, i1 false)
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #17
+  call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %10, i8 0, i64 128, i1 false)
+  %98 = load ptr, ptr %80, align 8, !tbaa !116
+  %99 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
+  %100 = load i32, ptr %99, align 8, !tbaa !115
+  %101 = sext i32 %100 to i64
+  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #19
+  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #19
+  %102 = load ptr, ptr %32, align 8, !tbaa !118
+  %103 = load i32, ptr %68, align 4, !tbaa !106
+  %104 = load i32, ptr %7, align 4, !tbaa !18
+  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #16
+  %106 = load ptr, ptr %29, align 8, !tbaa !76
+  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #16
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #17
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #17
+  br label %108
+
+108:                                              ; preds = %97, %87, %59, %54, %48
+  %109 = phi ptr [ %52, %48 ], [ %57, %54 ], [ %107, %97 ], [ %64, %59 ], [ null, %87 ]
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #17
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #17
+  %110 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 17
+  %111 = load ptr, ptr %110, align 8, !tbaa !119
+  %112 = load ptr, ptr %12, align 8, !tbaa !16
+  call void %111(ptr noundef %112) #16
+  %113 = icmp eq ptr %109, null
+  br i1 %113, label %114, label %129
+
+114:                                              ; preds = %108
+  %115 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 6
+  %116 = load ptr, ptr %115, align 8, !tbaa !120
+  %117 = load ptr, ptr %11, align 8, !tbaa !16
+  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #16
+  %119 = icmp eq ptr %118, null
+  br i1 %119, label %120, label %129
+
+120:                                              ; preds = %114
+  %121 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 4
+  %122 = load i64, ptr %121, align 8, !tbaa !64
+  %123 = icmp eq i64 %122, 0
+  br i1 %123, label %129, label %124
+
+124:                                              ; preds = %120
+  %125 = load ptr, ptr %18, align 8, !tbaa !107
+  %126 = trunc i64 %22 to i32
+  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #19
+  %128 = load ptr, ptr %13, align 8, !tbaa !16
+  call void @llvm.memcpy.p0.p0.i64(ptr align 1 %127, ptr align 1 %128, i64 %122, i1 false)
+  br label %129
+
+129:                                              ; preds = %28, %40, %43, %108, %114, %120, %124
+  %130 = phi ptr [ %42, %40 ], [ %35, %28 ], [ %46, %43 ], [ %109, %108 ], [ %118, %114 ], [ null, %124 ], [ null, %120 ]
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #17
+  %131 = add nuw nsw i64 %22, 1
+  br label %21, !llvm.loop !121
+
+132:                                              ; preds = %27
+  %133 = load ptr, ptr %18, align 8, !tbaa !107
+  %134 = call i32 @stowplan_run(ptr noundef %133) #19
+  %135 = icmp eq i32 %134, 0
+  br i1 %135, label %141, label %136
+
+136:                                              ; preds = %132
+  %137 = load ptr, ptr %0, align 8, !tbaa !109
+  %138 = load ptr, ptr %137, align 8, !tbaa !76
+  %139 = call ptr @stowplan_message(i32 noundef %134) #19
+  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #16
+  br label %141
+
+141:                                              ; preds = %132, %136, %27
+  %142 = phi ptr [ %23, %27 ], [ %140, %136 ], [ null, %132 ]
+  %143 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
+  %144 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
+  %145 = shl i64 %143, 32
+  %146 = ashr exact i64 %145, 32
+  br label %147
+
+147:                                              ; preds = %187, %141
+  %148 = phi i64 [ %189, %187 ], [ 0, %141 ]
+  %149 = phi ptr [ %188, %187 ], [ %142, %141 ]
+  %150 = icmp slt i64 %148, %146
+  %151 = icmp eq ptr %149, null
+  %152 = select i1 %150, i1 %151, i1 false
+  br i1 %152, label %155, label %153
+
+153:                                              ; preds = %147
+  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #16
+  ret ptr %149
+
+155:                                              ; preds = %147
+  %156 = icmp sgt i64 %143, %148
+  %157 = getelementptr inbounds %struct.stowplan_tensor, ptr %144, i64 %148
+  %158 = select i1 %156, ptr %157, ptr null
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #17
+  store ptr null, ptr %3, align 8, !tbaa !16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #17
+  %159 = load ptr, ptr %0, align 8, !tbaa !109
+  %160 = getelementptr inbounds %struct.ort_api, ptr %159, i64 0, i32 15
+  %161 = load ptr, ptr %160, align 8, !tbaa !122
+  %162 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 1
+  %163 = load ptr, ptr %162, align 8, !tbaa !116
+  %164 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
+  %165 = load i32, ptr %164, align 8, !tbaa !115
+  %166 = sext i32 %165 to i64
+  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #16
+  %168 = icmp eq ptr %167, null
+  %169 = load ptr, ptr %3, align 8
+  %170 = icmp ne ptr %169, null
+  %171 = select i1 %168, i1 %170, i1 false
+  br i1 %171, label %172, label %187
+
+172:                                              ; preds = %155
+  %173 = load ptr, ptr %0, align 8, !tbaa !109
+  %174 = getelementptr inbounds %struct.ort_api, ptr %173, i64 0, i32 6
+  %175 = load ptr, ptr %174, align 8, !tbaa !120
+  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #16
+  %177 = icmp eq ptr %176, null
+  br i1 %177, label %178, label %187
+
+178:                                              ; preds = %172
+  %179 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 4
+  %180 = load i64, ptr %179, align 8, !tbaa !64
+  %181 = icmp eq i64 %180, 0
+  br i1 %181, label %187, label %182
+
+182:                                              ; preds = %178
+  %183 = load ptr, ptr %4, align 8, !tbaa !16
+  %184 = load ptr, ptr %18, align 8, !tbaa !107
+  %185 = trunc i64 %148 to i32
+  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #19
+  call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %186, i64 %180, i1 false)
+  br label %187
+
+187:                                              ; preds = %155, %172, %178, %182
+  %188 = phi ptr [ %167, %155 ], [ %176, %172 ], [ null, %182 ], [ null, %178 ]
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #17
+  %189 = add nuw nsw i64 %148, 1
+  br label %147, !llvm.loop !123
+}
+
+; Function Attrs: minsize nofree nounwind optsize uwtable
+define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #13 {
+  br label %4
+
+4:                                                ; preds = %11, %3
+  %5 = phi i64 [ 0, %3 ], [ %20, %11 ]
+  %6 = phi i64 [ 0, %3 ], [ %21, %11 ]
+  %7 = icmp ult i64 %6, %2
+  %8 = icmp ult i64 %5, 128
+  %9 = select i1 %7, i1 %8, i1 false
+  br i1 %9, label %11, label %10
+
+10:                                               ; preds = %4
+  ret void
+
+11:                                               ; preds = %4
+  %12 = getelementptr inbounds i8, ptr %0, i64 %5
+  %13 = sub nuw nsw i64 128, %5
+  %14 = icmp eq i64 %6, 0
+  %15 = select i1 %14, ptr @.str.18, ptr @.str.17
+  %16 = getelementptr inbounds i64, ptr %1, i64 %6
+  %17 = load i64, ptr %16, align 8, !tbaa !13
+  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #16
+  %19 = sext i32 %18 to i64
+  %20 = add nsw i64 %5, %19
+  %21 = add nuw i64 %6, 1
+  br label %4, !llvm.loop !124
+}
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.smax.i32(i32, i32) #12
+declare i64 @llvm.umin.i64(i64, i64) #14
+
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i64 @llvm.smax.i64(i64, i64) #14
+
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i32 @llvm.smax.i32(i32, i32) #14
 
 ; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
-declare ptr @llvm.load.relative.i64(ptr, i64) #13
+declare ptr @llvm.load.relative.i64(ptr, i64) #15
 
 attributes #0 = { minsize nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #1 = { minsize nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
@@ -1169,15 +1857,17 @@ attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argm
 attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
 attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #10 = { minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #12 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #13 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
-attributes #14 = { minsize nounwind optsize }
-attributes #15 = { nounwind }
-attributes #16 = { minsize nounwind optsize allocsize(0,1) }
-attributes #17 = { minsize optsize }
-attributes #18 = { minsize nounwind optsize allocsize(0) }
+attributes #10 = { minsize nofree nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #11 = { minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #12 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #13 = { minsize nofree nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #14 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #15 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
+attributes #16 = { minsize nounwind optsize }
+attributes #17 = { nounwind }
+attributes #18 = { minsize nounwind optsize allocsize(0,1) }
+attributes #19 = { minsize optsize }
+attributes #20 = { minsize nounwind optsize allocsize(0) }
 
 !llvm.module.flags = !{!0, !1, !2}
 
@@ -1204,7 +1894,7 @@ attributes #18 = { minsize nounwind optsize allocsize(0) }
 !20 = !{!4, !9, i64 160}
 !21 = !{i64 1364}
 !22 = !{!23, !9, i64 64}
-!23 = !{!"program", !9, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !8, i64 104, !8, i64 112, !8, i64 120, !8, i64 128, !8, i64 136, !8, i64 144, !8, i64 152}
+!23 = !{!"program", !9, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !8, i64 104, !8, i64 112, !8, i64 120, !8, i64 128, !8, i64 136, !8, i64 144, !8, i64 152, !8, i64 160}
 !24 = !{!25, !5, i64 0}
 !25 = !{!"feature", !5, i64 0, !5, i64 4, !5, i64 8, !5, i64 12}
 !26 = !{!25, !5, i64 4}
@@ -1254,3 +1944,55 @@ attributes #18 = { minsize nounwind optsize allocsize(0) }
 !70 = !{!23, !8, i64 112}
 !71 = !{!23, !8, i64 120}
 !72 = !{!23, !8, i64 128}
+!73 = !{!74, !8, i64 0}
+!74 = !{!"ort_api_base", !8, i64 0, !8, i64 8}
+!75 = !{!74, !8, i64 8}
+!76 = !{!77, !8, i64 0}
+!77 = !{!"ort_api", !8, i64 0, !6, i64 8, !8, i64 208, !8, i64 216, !8, i64 224, !6, i64 232, !8, i64 408, !6, i64 416, !8, i64 480, !8, i64 488, !8, i64 496, !6, i64 504, !8, i64 520, !6, i64 528, !8, i64 720, !8, i64 728, !6, i64 736, !8, i64 792, !6, i64 800, !8, i64 1896, !8, i64 1904}
+!78 = !{!79, !8, i64 152}
+!79 = !{!"operator", !80, i64 0, !8, i64 152, !5, i64 160, !5, i64 164, !8, i64 168, !8, i64 176}
+!80 = !{!"ort_operator", !5, i64 0, !8, i64 8, !8, i64 16, !8, i64 24, !8, i64 32, !8, i64 40, !8, i64 48, !8, i64 56, !8, i64 64, !8, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !6, i64 104, !8, i64 136, !8, i64 144}
+!81 = !{!79, !5, i64 160}
+!82 = !{!79, !5, i64 164}
+!83 = distinct !{!83, !15}
+!84 = !{i64 0, i64 4, !18, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 8, !16, i64 80, i64 8, !16, i64 88, i64 8, !16, i64 96, i64 8, !16, i64 104, i64 32, !57, i64 136, i64 8, !16, i64 144, i64 8, !16}
+!85 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 8, !16, i64 80, i64 8, !16, i64 88, i64 32, !57, i64 120, i64 8, !16, i64 128, i64 8, !16}
+!86 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 8, !16, i64 80, i64 32, !57, i64 112, i64 8, !16, i64 120, i64 8, !16}
+!87 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 32, !57, i64 104, i64 8, !16, i64 112, i64 8, !16}
+!88 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 32, !57, i64 96, i64 8, !16, i64 104, i64 8, !16}
+!89 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 32, !57, i64 88, i64 8, !16, i64 96, i64 8, !16}
+!90 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 32, !57, i64 80, i64 8, !16, i64 88, i64 8, !16}
+!91 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 32, !57, i64 64, i64 8, !16, i64 72, i64 8, !16}
+!92 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 32, !57, i64 56, i64 8, !16, i64 64, i64 8, !16}
+!93 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 32, !57, i64 48, i64 8, !16, i64 56, i64 8, !16}
+!94 = !{i64 0, i64 8, !16, i64 8, i64 32, !57, i64 40, i64 8, !16, i64 48, i64 8, !16}
+!95 = !{i64 0, i64 8, !16, i64 8, i64 8, !16}
+!96 = !{i64 0, i64 8, !16}
+!97 = !{!77, !8, i64 208}
+!98 = !{!23, !8, i64 160}
+!99 = !{!77, !8, i64 216}
+!100 = !{!79, !8, i64 168}
+!101 = !{!79, !8, i64 176}
+!102 = !{!77, !8, i64 224}
+!103 = !{!77, !8, i64 1896}
+!104 = !{!77, !8, i64 1904}
+!105 = distinct !{!105, !15}
+!106 = !{!65, !5, i64 20}
+!107 = !{!108, !8, i64 8}
+!108 = !{!"kernel", !8, i64 0, !8, i64 8, !6, i64 16}
+!109 = !{!108, !8, i64 0}
+!110 = !{!77, !8, i64 720}
+!111 = !{!77, !8, i64 520}
+!112 = !{!77, !8, i64 480}
+!113 = !{!77, !8, i64 488}
+!114 = !{!77, !8, i64 496}
+!115 = !{!65, !5, i64 16}
+!116 = !{!65, !8, i64 8}
+!117 = distinct !{!117, !15}
+!118 = !{!65, !8, i64 0}
+!119 = !{!77, !8, i64 792}
+!120 = !{!77, !8, i64 408}
+!121 = distinct !{!121, !15}
+!122 = !{!77, !8, i64 728}
+!123 = distinct !{!123, !15}
+!124 = distinct !{!124, !15}

@@ -1,0 +1,90 @@
+"""Examples to copy, of each form of a library, with the model's own names and shapes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from app.engine.export.library import Library
+
+_C = """#include <stdio.h>
+#include "model.h"
+
+int main(void) {
+    stowplan *model;
+    stowplan_status status = stowplan_create(&model, 0, STOWPLAN_COPY_WEIGHTS);
+    if (status) return fprintf(stderr, "%s\\n", stowplan_message(status)), 1;
+    /* Fill stowplan_input_memory(model, 0), which has stowplan_input(0)->bytes. */
+    status = stowplan_run(model);
+    /* Read stowplan_output_memory(model, 0). */
+    stowplan_destroy(model);
+    return status;
+}
+/* cc main.c -L. -l:model.so -Wl,-rpath,'$ORIGIN' -o main */
+"""
+_WHEEL = """# pip install {filename}
+import numpy as np
+import {module}
+
+session = {module}.InferenceSession()  # the interface of onnxruntime.InferenceSession
+outputs = session.run(None, {{
+{numpy}
+}})
+"""
+_PYTHON = """import numpy as np
+import onnxruntime
+
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library("./model.so")
+session = onnxruntime.InferenceSession({graph}, options)
+outputs = session.run(None, {{
+{numpy}
+}})
+"""
+_C_SHARP = """using Microsoft.ML.OnnxRuntime;
+
+using var options = new SessionOptions();
+options.RegisterCustomOpLibrary("./model.so");
+using var session = new InferenceSession({graph}, options);
+// Inputs and outputs as before: {names}
+"""
+_JAVA = """import ai.onnxruntime.OrtEnvironment;
+import ai.onnxruntime.OrtSession;
+
+OrtEnvironment environment = OrtEnvironment.getEnvironment();
+OrtSession.SessionOptions options = new OrtSession.SessionOptions();
+options.registerCustomOpLibrary("./model.so");
+OrtSession session = environment.createSession({graph}, options);
+// Inputs and outputs as before: {names}
+"""
+# By kind of export: the language and its text.
+_TEXTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "c": (("C", _C),),
+    "wheel": (("Python", _WHEEL),),
+    "ort": (("Python", _PYTHON), ("C#", _C_SHARP), ("Java", _JAVA)),
+}
+# Others have numpy's name; it has no bfloat16, whose bits are given.
+_NUMPY = {"float": "float32", "double": "float64", "bool": "bool_", "bfloat16": "uint16"}
+
+
+def examples(kind: str, library: Library, filename: str) -> dict[str, str]:
+    """Examples of a kind of export by language; `filename` is what it is kept under."""
+    inputs = library.metadata["inputs"]
+    assert isinstance(inputs, list)
+    facts = {
+        "filename": filename,
+        "module": filename.partition("-")[0],
+        "graph": json.dumps(graph_name(library)),
+        "names": ", ".join(json.dumps(told["name"]) for told in inputs),
+        "numpy": "\n".join(map(_array, inputs)),
+    }
+    return {language: text if language == "C" else text.format_map(facts) for language, text in _TEXTS[kind]}
+
+
+def graph_name(library: Library) -> str:
+    """File name of the graph of one operator."""
+    return f"{str(library.metadata['name']).replace('/', '-')}.stowplan.onnx"
+
+
+def _array(told: Mapping[str, Any]) -> str:
+    kind = _NUMPY.get(told["dtype"], told["dtype"])
+    return f"    {json.dumps(told['name'])}: np.zeros({tuple(told['shape'])}, np.{kind}),"

@@ -1,0 +1,77 @@
+"""The library from other languages and with another C library: programs of docs/library.md as they stand."""
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from app.engine.export.library import Library, library
+from app.engine.export.package import archive
+from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine.export.test_library import NET, planned, pytestmark  # noqa: F401
+
+GUIDE = Path(__file__).parents[3] / "docs" / "library.md"
+JNA = Path("/usr/share/java/jna.jar")
+ANSWER = re.compile(r"y\[0\] = [0-9.e-]+\n")
+
+
+def needs(*programs: str, file: Path | None = None) -> pytest.MarkDecorator:
+    absent = [name for name in programs if shutil.which(name) is None]
+    absent += [] if file is None or file.exists() else [str(file)]
+    return pytest.mark.skipif(bool(absent), reason=f"this machine has no {' and no '.join(absent)}")
+
+
+def program(language: str) -> str:
+    """The only program of the guide in a language."""
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
+    return str(found)
+
+
+def answer(command: str, folder: Path) -> str:
+    home = {**os.environ, "HOME": str(folder), "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}  # noqa: TID251
+    done = subprocess.run(command, cwd=folder, shell=True, capture_output=True, text=True, env=home)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Library:
+    return library(planned(NET, tmp_path_factory.mktemp("net"), threads=2), compiler, "net")
+
+
+@pytest.fixture
+def unpacked(made: Library, tmp_path: Path) -> Path:
+    """The folder of the archive."""
+    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
+        tar.extractall(tmp_path, filter="data")
+    return next(tmp_path.glob("net-*"))
+
+
+@needs("javac", "java", file=JNA)
+def test_java_runs_the_library(unpacked: Path) -> None:
+    (unpacked / "Main.java").write_text(program("java"))
+    answer(f"javac -cp {JNA} Main.java", unpacked)
+    assert ANSWER.fullmatch(answer(f"java -cp {JNA}:. Main", unpacked))
+
+
+@needs("go", "cc")
+def test_go_runs_the_library(unpacked: Path) -> None:
+    # Go takes every object of a folder for its own.
+    for name in ("model.o", "weights.o", "example.c"):
+        (unpacked / name).unlink()
+    (unpacked / "main.go").write_text(program("go"))
+    answer("go mod init example && go build -o main", unpacked)
+    assert ANSWER.fullmatch(answer("./main", unpacked))
+
+
+@needs("musl-gcc")
+def test_musl_runs_the_library(unpacked: Path) -> None:
+    (unpacked / "main.c").write_text(program("c"))
+    answer("musl-gcc main.c -L. -l:model.so -Wl,-rpath,'$ORIGIN' -o main", unpacked)
+    assert "musl" in answer("readelf -l main | grep interpreter", unpacked)
+    assert ANSWER.fullmatch(answer("./main", unpacked))

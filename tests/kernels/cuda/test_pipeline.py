@@ -17,7 +17,7 @@ from app.kernels.cuda import pipeline  # noqa: E402  # imports numba-cuda
 
 def told_apart(kernel: Kernel) -> list[str]:
     """PTX without what numbers the functions that a process compiles; their environments in any order."""
-    lines = re.sub(r"(?<=[a-z])B\d+v\d+(?=B)", "", ptx(kernel)).splitlines()
+    lines = re.sub(r"(?<=\w)B\d+v\d+(?=B)", "", ptx(kernel)).splitlines()
     return sorted(lines, key=lambda line: line if line.startswith(".common") else "")
 
 

@@ -70,7 +70,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=[],
         metavar="c,wheel",
-        help="libraries of the program for the service's machine: for C, a Python module",
+        help="libraries of the program for its target: for C, a Python module",
     )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)

@@ -32,6 +32,7 @@ from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
 from app.kernels.cpu.runtime.driver import JUMP
 from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.library.kernel_objects import symbol_of
 from app.kernels.library.processor_features import required
 
 NUMBER, ARENA, WEIGHTS, BUFFERS = range(4)  # what an argument's offset counts from
@@ -148,10 +149,6 @@ DTYPES = frozenset((1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16))
 
 
 def _check(program: Program) -> None:
-    if program.compilation.target.device != "cpu":
-        raise ExportError(
-            f"target {program.compilation.target.name!r} is no CPU; libraries are made for CPUs"
-        )
     found = rejections(program)
     if found:
         more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""

@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.processor import compiled_for
 
 # What `Compiler.compile` is asked for: kernel, types of its arguments, static arguments, takes_thread.
 Request: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...] | None, bool]
 
 EACH = 2  # kernels that a helper must have to do, for what its start costs
 
-_HELPER = (
-    "import json, sys; path, *rest = json.load(sys.stdin); sys.path[:] = path; "
-    "from app.kernels.cpu.runtime.parallel import serve; serve(*rest)"
+# Begins a process that compiles for a processor; a call of a function with `rest` follows.
+PRELUDE = (
+    "import json, sys; path, processor, *rest = json.load(sys.stdin); sys.path[:] = path; "
+    "from app.kernels.cpu.runtime.processor import compile_for; compile_for(*processor); "
 )
+_HELPER = f"{PRELUDE}from app.kernels.cpu.runtime.parallel import serve; serve(*rest)"
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def helped(compiler: Compiler, requests: Iterable[Request]) -> Iterator[None]:
         helper = subprocess.Popen([sys.executable, "-c", _HELPER], stdin=subprocess.PIPE, text=True)
         assert helper.stdin is not None
         with helper.stdin as pipe:
-            json.dump([sys.path, str(compiler.cache), order], pipe)
+            json.dump([sys.path, compiled_for(), str(compiler.cache), order], pipe)
         helpers.append(helper)
     try:
         yield
@@ -57,11 +60,11 @@ def serve(cache: str, requests: list[Any]) -> None:
 
     compiler = Compiler(Path(cache), processes=1)
     compile_dispatch_loop()
-    for kernel, types, static, takes_thread in map(_tuples, requests):
+    for kernel, types, static, takes_thread in map(tuples, requests):
         if not compiler.has(kernel, types, static, takes_thread):
             compiler.compile(kernel, types, static, takes_thread=takes_thread)
 
 
-def _tuples(value: Any) -> Any:
-    """JSON has lists only."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def tuples(value: Any) -> Any:
+    """A request as it was before JSON, which has lists only."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value

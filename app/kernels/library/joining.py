@@ -86,7 +86,8 @@ class _Joining:
                 for r in section.relocations:
                     symbol, addend = self._resolved(n, each.symbols[r.symbol], r, local, named)
                     part.relocations.append(Relocation(r.offset + offset, symbol, r.kind, addend))
-        return written([part.section() for part in self._parts.values()], self._symbols)
+        sections = [part.section() for part in self._parts.values()]
+        return written(sections, self._symbols, self._objects[0].machine)
 
     def _numbered(self) -> tuple[dict[tuple[int, int], int], dict[str, int]]:
         """Numbers of the symbols: local ones by object and index, others by name."""

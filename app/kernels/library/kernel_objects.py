@@ -16,9 +16,9 @@ from app.kernels.cpu.codegen.callback import write_whole
 from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.compiler import Compiler, source_hash
 from app.kernels.cpu.runtime.parallel import PRELUDE, Request, helped, tuples
-from app.kernels.cpu.runtime.processor import Processor, compiled_for
+from app.kernels.cpu.runtime.processor import ARCHITECTURE, STAND_IN, Processor, compiled_for
 from app.kernels.library.elf import LinkError, RelocatableObject
-from app.kernels.library.object_file import RUNTIME, Emitter
+from app.kernels.library.object_file import RUNTIMES, Emitter
 
 DRIVER = ("stowplan_lead", "stowplan_help", "stowplan_wake")
 _CHILD = f"{PRELUDE}from app.kernels.library.kernel_objects import serve; serve(*rest)"
@@ -88,7 +88,7 @@ class _Kept:
         return list(found.values())
 
     def runtime(self) -> bytes:
-        text = RUNTIME.read_text(encoding="utf-8")
+        text = RUNTIMES[self._emitter.processor.architecture].read_text(encoding="utf-8")
         name = f"runtime {hashlib.sha256(text.encode()).hexdigest()}"
         return self._once(name, lambda: self._emitter.of_assembly(text))
 
@@ -117,10 +117,12 @@ def _called(content: bytes) -> list[str]:
 
 
 def _ordered(requests: list[Request], compiler: Compiler, processor: Processor) -> None:
-    """Have another process make objects for its processor."""
+    """Have another process make objects."""
+    compiled = processor if processor.architecture == ARCHITECTURE else STAND_IN
+    rest = str(compiler.cache), compiler.processes, requests, processor
     done = subprocess.run(
         [sys.executable, "-c", _CHILD],
-        input=json.dumps([sys.path, processor, str(compiler.cache), compiler.processes, requests]),
+        input=json.dumps([sys.path, compiled, *rest]),
         capture_output=True,
         text=True,
         check=False,
@@ -130,7 +132,7 @@ def _ordered(requests: list[Request], compiler: Compiler, processor: Processor) 
         raise LinkError(f"no kernels were compiled for {processor.name!r}: {reason}")
 
 
-def serve(cache: str, processes: int, requests: list[Any]) -> None:
-    """Make the objects of kernels; what the other process does."""
+def serve(cache: str, processes: int, requests: list[Any], processor: list[str]) -> None:
+    """Make the objects of kernels for a processor; what the other process does."""
     compiler = Compiler(Path(cache), processes)
-    _Kept(compiler.cache, compiled_for()).make([tuples(r) for r in requests], compiler)
+    _Kept(compiler.cache, Processor(*processor)).make([tuples(r) for r in requests], compiler)

@@ -4,6 +4,8 @@ The kernels are the optimized bitcode that the cache keeps; only machine code is
 all programs. Every function is local to its object, but for the entries.
 """
 
+import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import llvmlite.binding as binding
 
 from app.kernels.cpu.codegen.callback import bitcode
-from app.kernels.cpu.runtime.processor import Processor
+from app.kernels.cpu.runtime.processor import ARCHITECTURE, Processor
+from app.kernels.library.elf import LinkError
 
 HERE = Path(__file__).parent
-RUNTIME = HERE / "runtime.ll"  # runtime.c, compiled by `make library-runtime`
+# runtime.c by architecture, compiled by `make library-runtime`.
+RUNTIMES: Mapping[str, Path] = {"x86_64": HERE / "runtime.ll", "aarch64": HERE / "runtime_aarch64.ll"}
 API = (
     *(
         "stowplan_metadata",
@@ -28,11 +32,19 @@ API = (
 )
 
 
+# Intrinsics that numba's modules for x86-64 call, as another architecture has them.
+_TRANSLATED: Mapping[str, str] = {
+    "call void @llvm.x86.sse2.pause()": "call void @llvm.aarch64.hint(i32 1)",
+    "declare void @llvm.x86.sse2.pause()": "declare void @llvm.aarch64.hint(i32)",
+    "@llvm.readcyclecounter()": "@llvm.readsteadycounter()",  # the counter of cycles is the system's alone
+}
+
+
 class Emitter:
     """Object files for a processor."""
 
     def __init__(self, processor: Processor) -> None:
-        self._processor = processor
+        self.processor = processor
 
     def of_assembly(self, text: str) -> bytes:
         """An object of LLVM assembly, whose triple and data layout are the processor's."""
@@ -43,8 +55,12 @@ class Emitter:
         return bytes(machine.emit_object(module))
 
     def of_callback(self, callback: Any, symbol: str) -> bytes:
-        """An object of a numba callback, which is called by a symbol."""
-        module = binding.parse_bitcode(bitcode(callback))
+        """An object of a numba callback, which is called by a symbol.
+
+        Raises:
+            LinkError: it has instructions that the processor's architecture has not.
+        """
+        module = self._translated(binding.parse_bitcode(bitcode(callback)))
         for function in list(module.functions):
             if function.name == callback.native_name:
                 function.name = symbol
@@ -58,14 +74,28 @@ class Emitter:
         module.verify()
         return bytes(self._machine.emit_object(module))
 
+    def _translated(self, module: Any) -> Any:
+        """A module of numba's for the processor, whose architecture may be another."""
+        if self.processor.architecture == ARCHITECTURE:
+            return module
+        text = str(module)
+        for ours, theirs in _TRANSLATED.items():
+            text = text.replace(ours, theirs)
+        left = re.search(r"@llvm\.x86\.[\w.]+", text)
+        if left:
+            raise LinkError(f"{self.processor.architecture} has no instruction for {left[0]}")
+        translated = binding.parse_assembly(text)
+        translated.triple, translated.data_layout = self._machine.triple, str(self._machine.target_data)
+        return translated
+
     @cached_property
     def _machine(self) -> Any:
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
         binding.initialize_native_asmparser()  # for the inline assembly of the runtime
-        name, features = self._processor
-        return binding.Target.from_default_triple().create_target_machine(
-            cpu=name, features=features, opt=3, reloc="pic", codemodel="small"
+        processor = self.processor
+        return binding.Target.from_triple(processor.triple).create_target_machine(
+            cpu=processor.name, features=processor.features, opt=3, reloc="pic", codemodel="small"
         )
 
     def _drop_unused(self, module: Any) -> None:

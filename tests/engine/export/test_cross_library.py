@@ -29,11 +29,21 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.processor import compiled_for
 from app.kernels.library.processor_features import required
 from tests.conftest import KERNELS
-from tests.engine.export.test_library import NET, drawn, instance, model, planned, ran
+from tests.engine.export.test_library import drawn, instance, model, planned, ran
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are for x86-64")
 AVX2 = find("cpu-avx2")
 needs_avx2 = pytest.mark.skipif(not {"avx2", "fma"} <= set(host().isa), reason="no AVX2 on this machine")
+NET = """<ir_version: 10, opset_import: ["" : 21]>
+net (float[1,3,12,12] x) => (float[1,10] y)
+<float[8,3,3,3] w, float[1152,10] v>
+{
+  c = Conv <pads: ints = [1, 1, 1, 1]> (x, w)
+  r = Relu (c)
+  f = Flatten (r)
+  g = MatMul (f, v)
+  y = Softmax (g)
+}"""
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ EACH = 2  # kernels that a helper must have to do, for what its start costs
 # Begins a process that compiles for a processor; a call of a function with `rest` follows.
 PRELUDE = (
     "import json, sys; path, processor, *rest = json.load(sys.stdin); sys.path[:] = path; "
-    "from app.kernels.cpu.runtime.processor import compile_for; compile_for(*processor); "
+    "from app.kernels.cpu.runtime.processor import compile_for; compile_for(*processor[:2]); "
 )
 _HELPER = f"{PRELUDE}from app.kernels.cpu.runtime.parallel import serve; serve(*rest)"
 

@@ -6,6 +6,8 @@ import llvmlite.binding as binding
 import numba
 from numba.core.codegen import get_host_cpu_features
 
+ARCHITECTURE = binding.get_process_triple().partition("-")[0]  # of this machine, as LLVM names it
+
 
 class Processor(NamedTuple):
     """A processor as LLVM takes it.
@@ -17,6 +19,17 @@ class Processor(NamedTuple):
 
     name: str
     features: str
+    architecture: str = ARCHITECTURE
+
+    @property
+    def triple(self) -> str:
+        """LLVM's name of the system."""
+        return f"{self.architecture}-unknown-linux-gnu"
+
+
+# What numba takes for a processor of another architecture: its vectors have 128 bits, and it fuses products
+# and sums. The modules are translated afterwards.
+STAND_IN = Processor("x86-64-v3", "+avx2,+fma,+f16c,+prefer-128-bit", "x86_64")
 
 
 def compiled_for() -> Processor:

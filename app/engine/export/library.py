@@ -14,6 +14,7 @@ from app.kernels.library.joining import joined
 from app.kernels.library.kernel_objects import kernel_objects
 from app.kernels.library.linker import shared_library
 from app.kernels.library.object_file import API, HERE, Emitter
+from app.kernels.library.relocations import MACHINES
 
 SONAME = "model.so"
 
@@ -57,7 +58,7 @@ def library(program: Program, compiler: Compiler, name: str) -> Library:
         shared = shared_library(code, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
     except LinkError as cause:
         raise ExportError(f"the library cannot be linked: {cause}") from cause
-    weights = data_object(WEIGHTS_SYMBOL, found.weights.parts)
+    weights = data_object(WEIGHTS_SYMBOL, found.weights.parts, MACHINES[processor.architecture])
     return Library(shared, code, weights, (HERE / "model.h").read_text(encoding="utf-8"), told)
 
 
@@ -71,6 +72,7 @@ def _metadata(found: Image, name: str, processor: Processor) -> dict[str, object
         "threads": compilation.options.threads,
         "target": target.name,
         "processor": processor.name if processor == compiled_for() else target.name,
+        "architecture": processor.architecture,
         "features": processor.features,
         "kernels": source_hash(processor),
         "bytes": {

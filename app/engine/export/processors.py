@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from app.engine.types.errors import TargetError
 from app.engine.types.target import Target, host, is_host
-from app.kernels.cpu.runtime.processor import Processor, compiled_for
+from app.kernels.cpu.runtime.processor import ARCHITECTURE, Processor, compiled_for
 
+NEON = Processor("generic", "+neon,+fp-armv8", "aarch64")  # what every processor of 64-bit ARM has
 BASE = "x86-64-v3"  # LLVM's name of what every processor with AVX2 and FMA has
 REQUIRED = frozenset({"avx2", "fma"})
 _BASE_FEATURES = (
@@ -36,11 +37,18 @@ def processor_of(target: Target) -> Processor:
         raise TargetError(f"target {target.name!r} is no CPU; libraries are made for CPUs", pointer=_POINTER)
     if is_host(target, host()):
         return compiled_for()
+    if ARCHITECTURE != "x86_64":
+        raise TargetError(
+            f"target {target.name!r}: only x86-64 machines make libraries for others, this is {ARCHITECTURE}",
+            pointer=_POINTER,
+        )
+    if "neon" in target.isa:
+        return NEON
     missing = sorted(REQUIRED - set(target.isa))
     if missing:
         raise TargetError(
-            f"target {target.name!r}: libraries for another machine need {' and '.join(missing)} in 'isa', "
-            f"found {list(target.isa)}",
+            f"target {target.name!r}: libraries for another machine need 'neon', or {' and '.join(missing)}, "
+            f"in 'isa', found {list(target.isa)}",
             pointer=_POINTER,
         )
     features = (*_BASE_FEATURES, *(f for flag in target.isa for f in _FEATURES.get(flag, ())))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from app.kernels.library.relocations import MACHINES, X86_64, Machine
+from app.kernels.library.relocations import MACHINES, Machine
 
 PAGE = 4096
 SYMBOL = struct.Struct("<IBBHQQ")
@@ -82,9 +82,10 @@ class RelocatableObject:
 
     def __init__(self, raw: bytes) -> None:
         head = HEADER.unpack_from(raw)
-        if head[0][:6] != MAGIC[:6] or head[1] != RELOCATABLE or head[2] not in MACHINES:
-            raise LinkError("expected a relocatable object for x86-64 or AArch64")
-        self.machine = MACHINES[head[2]]
+        machine = next((m for m in MACHINES.values() if m.number == head[2]), None)
+        if head[0][:6] != MAGIC[:6] or head[1] != RELOCATABLE or machine is None:
+            raise LinkError(f"expected a relocatable object for {' or '.join(MACHINES)}")
+        self.machine = machine
         self._raw = raw
         heads = [SECTION.unpack_from(raw, head[6] + i * head[11]) for i in range(head[12])]
         names = heads[head[13]]
@@ -159,7 +160,7 @@ class StringTable:
         return self._at[text]
 
 
-def data_object(symbol: str, parts: Sequence[bytes], machine: Machine = X86_64) -> bytes:
+def data_object(symbol: str, parts: Sequence[bytes], machine: Machine) -> bytes:
     """A relocatable object that defines one symbol: read-only bytes that start on a page."""
     content = b"".join(parts) + bytes(PAGE)
     section = Section(".rodata.weights", PROGBITS, ALLOC, len(content), PAGE, content, ())

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.kernels.library.c_library import IMPORTS
+from app.kernels.library.c_library import imported
 from app.kernels.library.elf import (
     ALLOC,
     BSS,
@@ -115,7 +115,7 @@ def shared_library(
         weights: symbol that the object refers to, and the bytes that it names.
 
     Raises:
-        LinkError: the object calls what is not in `IMPORTS`, or has an unknown relocation.
+        LinkError: the object calls what is unknown to `imported`, or has an unknown relocation.
     """
     return _Linker(RelocatableObject(obj), exports, soname, weights).linked()
 
@@ -131,7 +131,9 @@ class _Linker:
         self.obj = obj
         self.weights_symbol, blobs = weights
         self.imports = [i for i in obj.imports if obj.symbols[i].name != self.weights_symbol]
-        unknown = sorted(obj.symbols[i].name for i in self.imports if obj.symbols[i].name not in IMPORTS)
+        found = {i: imported(obj.symbols[i].name, obj.machine.architecture) for i in self.imports}
+        self.bound = {i: pair for i, pair in found.items() if pair is not None}
+        unknown = sorted(obj.symbols[i].name for i, pair in found.items() if pair is None)
         if unknown:
             raise LinkError(
                 f"the kernels call functions that no C library is known to have: {', '.join(unknown)}"
@@ -169,7 +171,7 @@ class _Linker:
         names = [self.obj.symbols[i].name for i in self._dynamic_symbols]
         for name in names:
             self.strings.put(name)
-        needed = sorted({IMPORTS[self.obj.symbols[i].name][0] for i in self.imports})
+        needed = sorted({library for library, _ in self.bound.values()})
         self.soname, self.needed = self.strings.put(soname), [self.strings.put(n) for n in needed]
         versions, need = self._versions(needed)
         count = len(names) + 1
@@ -212,7 +214,7 @@ class _Linker:
 
     def _versions(self, needed: Sequence[str]) -> tuple[bytearray, bytearray]:
         """Contents of .gnu.version and .gnu.version_r."""
-        wanted = [IMPORTS[self.obj.symbols[i].name] for i in self.imports]
+        wanted = [self.bound[i] for i in self.imports]
         pairs = sorted(set(wanted))
         numbers = {pair: n for n, pair in enumerate(pairs, 2)}  # 0 is local, 1 the library's own
         table = struct.pack(

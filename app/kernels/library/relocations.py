@@ -28,6 +28,7 @@ class Machine(NamedTuple):
     """A machine as ELF files name it.
 
     Attributes:
+        architecture: as LLVM names it.
         number: in the head of a file.
         page: bytes of the largest pages that its systems use.
         absolute, bound, relative: relocations for the loader: to the address of a symbol, to the same in a
@@ -37,6 +38,7 @@ class Machine(NamedTuple):
         stub: code at an address that jumps to where an entry of the table says; 16 bytes.
     """
 
+    architecture: str
     number: int
     page: int
     absolute: int
@@ -60,6 +62,7 @@ def _jump(at: int, entry: int) -> bytes:
 
 
 X86_64 = Machine(
+    architecture="x86_64",
     number=62,
     page=1 << 12,
     absolute=1,
@@ -126,6 +129,7 @@ def _far_branch(at: int, entry: int) -> bytes:
 
 
 AARCH64 = Machine(
+    architecture="aarch64",
     number=183,
     page=1 << 16,
     absolute=257,
@@ -149,4 +153,4 @@ AARCH64 = Machine(
     through_table=frozenset((311, 312)),
     stub=_far_branch,
 )
-MACHINES: Mapping[int, Machine] = {machine.number: machine for machine in (X86_64, AARCH64)}
+MACHINES: Mapping[str, Machine] = {machine.architecture: machine for machine in (X86_64, AARCH64)}

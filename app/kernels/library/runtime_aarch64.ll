@@ -1,0 +1,1169 @@
+; ModuleID = 'app/kernels/library/runtime.c'
+source_filename = "app/kernels/library/runtime.c"
+target datalayout = "e-m:e-i8:8:32-i16:16:32-i64:64-i128:128-n32:64-S128"
+target triple = "aarch64-unknown-linux-gnu"
+
+%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%union.pthread_mutex_t = type { %struct.__pthread_mutex_s, [8 x i8] }
+%struct.__pthread_mutex_s = type { i32, i32, i32, i32, i32, i32, %struct.__pthread_internal_list }
+%struct.__pthread_internal_list = type { ptr, ptr }
+%struct.stowplan = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, [7 x i64], [4 x ptr], ptr, i64, %struct.cpu_set_t, [256 x i64] }
+%struct.cpu_set_t = type { [16 x i64] }
+%struct.place = type { i64, i64 }
+%struct.start = type { ptr, i32 }
+%struct.stowplan_tensor = type { ptr, ptr, i32, i32, i64 }
+
+@stowplan_program = external local_unnamed_addr constant %struct.program, align 8
+@.str = private unnamed_addr constant [9 x i8] c"no error\00", align 1
+@.str.1 = private unnamed_addr constant [43 x i8] c"the system gave no memory for the instance\00", align 1
+@.str.2 = private unnamed_addr constant [35 x i8] c"the system started no more threads\00", align 1
+@.str.3 = private unnamed_addr constant [99 x i8] c"this processor lacks instructions that the model was compiled for; see \22processor\22 in the metadata\00", align 1
+@.str.4 = private unnamed_addr constant [76 x i8] c"another thread is running this instance; create an instance for each thread\00", align 1
+@.str.5 = private unnamed_addr constant [64 x i8] c"the instance was created before fork(); create one in the child\00", align 1
+@.str.6 = private unnamed_addr constant [50 x i8] c"an argument is NULL, negative, or an unknown flag\00", align 1
+@.str.7 = private unnamed_addr constant [16 x i8] c"a kernel failed\00", align 1
+@.str.8 = private unnamed_addr constant [15 x i8] c"unknown status\00", align 1
+@raised = internal unnamed_addr global i32 0, align 4
+@PyExc_StopIteration = hidden local_unnamed_addr global ptr null, align 8
+@PyExc_SystemError = hidden local_unnamed_addr global ptr null, align 8
+@PyExc_RuntimeError = hidden local_unnamed_addr global ptr null, align 8
+@weights_lock = internal global %union.pthread_mutex_t { %struct.__pthread_mutex_s zeroinitializer, [8 x i8] undef }, align 8
+@weights_users = internal unnamed_addr global i32 0, align 4
+@weights_mapped = internal global ptr null, align 8
+@weights_bytes_mapped = internal global i64 0, align 8
+@weights_copy = internal unnamed_addr global ptr null, align 8
+@reltable.stowplan_message = private unnamed_addr constant [8 x i32] [i32 trunc (i64 sub (i64 ptrtoint (ptr @.str to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.1 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.2 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.3 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.4 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.5 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.6 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.7 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32)], align 4
+
+; Function Attrs: minsize nounwind optsize uwtable
+define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
+  %2 = icmp eq ptr %0, null
+  br i1 %2, label %62, label %3
+
+3:                                                ; preds = %1
+  %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
+  %5 = load ptr, ptr %4, align 8, !tbaa !4
+  %6 = icmp eq ptr %5, null
+  br i1 %6, label %33, label %7
+
+7:                                                ; preds = %3
+  %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
+  %9 = load i32, ptr %8, align 8, !tbaa !12
+  %10 = tail call i32 @getpid() #14
+  %11 = icmp eq i32 %9, %10
+  br i1 %11, label %12, label %33
+
+12:                                               ; preds = %7
+  %13 = load ptr, ptr %4, align 8, !tbaa !4
+  %14 = getelementptr inbounds i64, ptr %13, i64 33
+  store atomic i64 1, ptr %14 seq_cst, align 8
+  %15 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
+  %16 = load i32, ptr %15, align 4, !tbaa !13
+  %17 = icmp eq i32 %16, 0
+  br i1 %17, label %22, label %18
+
+18:                                               ; preds = %12
+  %19 = load ptr, ptr %4, align 8, !tbaa !4
+  %20 = add nsw i32 %16, 1
+  %21 = sext i32 %20 to i64
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #14
+  br label %22
+
+22:                                               ; preds = %18, %12
+  br label %23
+
+23:                                               ; preds = %22, %28
+  %24 = phi i64 [ %32, %28 ], [ 1, %22 ]
+  %25 = load i32, ptr %15, align 4, !tbaa !13
+  %26 = sext i32 %25 to i64
+  %27 = icmp sgt i64 %24, %26
+  br i1 %27, label %33, label %28
+
+28:                                               ; preds = %23
+  %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
+  %30 = load i64, ptr %29, align 8, !tbaa !14
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #14
+  %32 = add nuw nsw i64 %24, 1
+  br label %23, !llvm.loop !15
+
+33:                                               ; preds = %23, %7, %3
+  %34 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 2
+  %35 = load ptr, ptr %34, align 8, !tbaa !17
+  %36 = icmp eq ptr %35, null
+  br i1 %36, label %53, label %37
+
+37:                                               ; preds = %33
+  %38 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
+  %39 = load i32, ptr %38, align 4, !tbaa !18
+  %40 = and i32 %39, 1
+  %41 = icmp eq i32 %40, 0
+  br i1 %41, label %53, label %42
+
+42:                                               ; preds = %37
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #14
+  %44 = load i32, ptr @weights_users, align 4, !tbaa !19
+  %45 = add nsw i32 %44, -1
+  store i32 %45, ptr @weights_users, align 4, !tbaa !19
+  %46 = icmp eq i32 %45, 0
+  br i1 %46, label %47, label %51
+
+47:                                               ; preds = %42
+  %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !17
+  %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !14
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #14
+  store ptr null, ptr @weights_copy, align 8, !tbaa !17
+  br label %51
+
+51:                                               ; preds = %42, %47
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #14
+  br label %53
+
+53:                                               ; preds = %51, %37, %33
+  %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 13
+  %55 = load ptr, ptr %54, align 8, !tbaa !20
+  %56 = icmp eq ptr %55, null
+  br i1 %56, label %61, label %57
+
+57:                                               ; preds = %53
+  %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
+  %59 = load i64, ptr %58, align 8, !tbaa !21
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #14
+  br label %61
+
+61:                                               ; preds = %57, %53
+  tail call void @free(ptr noundef nonnull %0) #14
+  br label %62
+
+62:                                               ; preds = %1, %61
+  ret void
+}
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @getpid() local_unnamed_addr #1
+
+; Function Attrs: minsize optsize
+declare void @stowplan_wake(ptr noundef, i64 noundef) local_unnamed_addr #2
+
+; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
+declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #3
+
+; Function Attrs: minsize optsize
+declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #2
+
+; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
+declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @munmap(ptr noundef, i64 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite)
+declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
+
+; Function Attrs: minsize nounwind optsize uwtable
+define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
+  %4 = icmp eq ptr %0, null
+  br i1 %4, label %237, label %5
+
+5:                                                ; preds = %3
+  store ptr null, ptr %0, align 8, !tbaa !17
+  %6 = icmp ugt i32 %2, 3
+  %7 = icmp slt i32 %1, 0
+  %8 = or i1 %7, %6
+  br i1 %8, label %237, label %9
+
+9:                                                ; preds = %5
+  %10 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #15
+  %11 = icmp eq ptr %10, null
+  br i1 %11, label %237, label %12
+
+12:                                               ; preds = %9
+  %13 = icmp ne i32 %1, 0
+  %14 = zext i32 %1 to i64
+  %15 = load i64, ptr @stowplan_program, align 8
+  %16 = icmp sgt i64 %15, %14
+  %17 = select i1 %13, i1 %16, i1 false
+  %18 = trunc i64 %15 to i32
+  %19 = select i1 %17, i32 %1, i32 %18
+  store i32 %19, ptr %10, align 8, !tbaa !22
+  %20 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 1
+  store i32 %2, ptr %20, align 4, !tbaa !18
+  %21 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 3
+  store i32 -1, ptr %21, align 4, !tbaa !23
+  %22 = tail call i32 @getpid() #14
+  %23 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 6
+  store i32 %22, ptr %23, align 8, !tbaa !12
+  %24 = sext i32 %19 to i64
+  %25 = mul nsw i64 %24, 384
+  %26 = add nsw i64 %25, 384
+  %27 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !24
+  %28 = mul i64 %27, 40
+  %29 = add i64 %28, 63
+  %30 = and i64 %29, -64
+  %31 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 5), align 8, !tbaa !26
+  %32 = shl i64 %31, 3
+  %33 = add i64 %32, 71
+  %34 = and i64 %33, -64
+  %35 = shl i64 %27, 3
+  %36 = add i64 %35, 71
+  %37 = and i64 %36, -64
+  %38 = load <2 x i64>, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 1), align 8, !tbaa !14
+  %39 = add <2 x i64> %38, <i64 63, i64 63>
+  %40 = and <2 x i64> %39, <i64 -64, i64 -64>
+  %41 = add <2 x i64> %40, <i64 4096, i64 4096>
+  %42 = add i64 %30, %26
+  %43 = add i64 %42, %37
+  %44 = add i64 %43, %34
+  %45 = extractelement <2 x i64> %41, i64 0
+  %46 = add i64 %44, %45
+  %47 = extractelement <2 x i64> %41, i64 1
+  %48 = add i64 %46, %47
+  %49 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 13
+  %50 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 14
+  %51 = tail call fastcc ptr @map_pages(i64 noundef %48, ptr noundef nonnull %49, ptr noundef nonnull %50) #16
+  %52 = icmp eq ptr %51, null
+  br i1 %52, label %53, label %55
+
+53:                                               ; preds = %12
+  %54 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 2
+  store ptr null, ptr %54, align 8, !tbaa !17
+  br label %86
+
+55:                                               ; preds = %12
+  %56 = and i32 %2, 1
+  %57 = icmp eq i32 %56, 0
+  br i1 %57, label %58, label %60
+
+58:                                               ; preds = %55
+  %59 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !27
+  br label %82
+
+60:                                               ; preds = %55
+  %61 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #14
+  %62 = load i32, ptr @weights_users, align 4, !tbaa !19
+  %63 = icmp eq i32 %62, 0
+  br i1 %63, label %64, label %73
+
+64:                                               ; preds = %60
+  %65 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !28
+  %66 = tail call fastcc ptr @map_pages(i64 noundef %65, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #16
+  store ptr %66, ptr @weights_copy, align 8, !tbaa !17
+  %67 = icmp eq ptr %66, null
+  br i1 %67, label %79, label %68
+
+68:                                               ; preds = %64
+  %69 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !27
+  tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %66, ptr align 1 %69, i64 %65, i1 false)
+  %70 = load ptr, ptr @weights_mapped, align 8, !tbaa !17
+  %71 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !14
+  %72 = tail call i32 @mprotect(ptr noundef %70, i64 noundef %71, i32 noundef 1) #14
+  br label %73
+
+73:                                               ; preds = %68, %60
+  %74 = load ptr, ptr @weights_copy, align 8, !tbaa !17
+  %75 = icmp eq ptr %74, null
+  br i1 %75, label %79, label %76
+
+76:                                               ; preds = %73
+  %77 = load i32, ptr @weights_users, align 4, !tbaa !19
+  %78 = add nsw i32 %77, 1
+  store i32 %78, ptr @weights_users, align 4, !tbaa !19
+  br label %79
+
+79:                                               ; preds = %76, %73, %64
+  %80 = phi ptr [ %74, %76 ], [ null, %73 ], [ null, %64 ]
+  %81 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #14
+  br label %82
+
+82:                                               ; preds = %79, %58
+  %83 = phi ptr [ %80, %79 ], [ %59, %58 ]
+  %84 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 2
+  store ptr %83, ptr %84, align 8, !tbaa !17
+  %85 = icmp eq ptr %83, null
+  br i1 %85, label %86, label %87
+
+86:                                               ; preds = %53, %82
+  tail call void @stowplan_destroy(ptr noundef nonnull %10) #16
+  br label %237
+
+87:                                               ; preds = %82
+  %88 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 1
+  store ptr %51, ptr %88, align 8, !tbaa !17
+  %89 = getelementptr inbounds i8, ptr %51, i64 %45
+  %90 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 3
+  store ptr %89, ptr %90, align 8, !tbaa !17
+  %91 = getelementptr inbounds i8, ptr %89, i64 %47
+  %92 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 7
+  store ptr %91, ptr %92, align 8, !tbaa !4
+  %93 = getelementptr inbounds i8, ptr %91, i64 %26
+  %94 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 8
+  store ptr %93, ptr %94, align 8, !tbaa !29
+  %95 = getelementptr inbounds i8, ptr %93, i64 %30
+  %96 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 9
+  store ptr %95, ptr %96, align 8, !tbaa !30
+  %97 = getelementptr inbounds i8, ptr %95, i64 %34
+  %98 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 10
+  store ptr %97, ptr %98, align 8, !tbaa !31
+  %99 = getelementptr inbounds i8, ptr %51, i64 -4096
+  %100 = extractelement <2 x i64> %40, i64 0
+  %101 = add i64 %100, 8192
+  %102 = add i64 %101, %47
+  tail call void @llvm.memset.p0.i64(ptr nonnull align 1 %99, i8 0, i64 %102, i1 false)
+  %103 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 11), align 8
+  %104 = tail call i64 @llvm.smax.i64(i64 %31, i64 0)
+  br label %105
+
+105:                                              ; preds = %112, %87
+  %106 = phi i64 [ 0, %87 ], [ %123, %112 ]
+  %107 = icmp eq i64 %106, %104
+  br i1 %107, label %108, label %112
+
+108:                                              ; preds = %105
+  %109 = mul nsw i64 %27, 5
+  %110 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 10), align 8
+  %111 = tail call i64 @llvm.smax.i64(i64 %109, i64 0)
+  br label %124
+
+112:                                              ; preds = %105
+  %113 = getelementptr inbounds %struct.place, ptr %103, i64 %106
+  %114 = getelementptr inbounds %struct.place, ptr %103, i64 %106, i32 1
+  %115 = load i64, ptr %114, align 8, !tbaa !32
+  %116 = load i64, ptr %113, align 8, !tbaa !34
+  %117 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 %116
+  %118 = load ptr, ptr %117, align 8, !tbaa !17
+  %119 = ptrtoint ptr %118 to i64
+  %120 = add nsw i64 %115, %119
+  %121 = load ptr, ptr %96, align 8, !tbaa !30
+  %122 = getelementptr inbounds i64, ptr %121, i64 %106
+  store i64 %120, ptr %122, align 8, !tbaa !14
+  %123 = add nuw i64 %106, 1
+  br label %105, !llvm.loop !35
+
+124:                                              ; preds = %131, %108
+  %125 = phi i64 [ %136, %131 ], [ 0, %108 ]
+  %126 = icmp eq i64 %125, %111
+  br i1 %126, label %127, label %131
+
+127:                                              ; preds = %124
+  %128 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 12), align 8
+  %129 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 2
+  %130 = tail call i64 @llvm.smax.i64(i64 %27, i64 0)
+  br label %137
+
+131:                                              ; preds = %124
+  %132 = getelementptr inbounds i64, ptr %110, i64 %125
+  %133 = load i64, ptr %132, align 8, !tbaa !14
+  %134 = load ptr, ptr %94, align 8, !tbaa !29
+  %135 = getelementptr inbounds i64, ptr %134, i64 %125
+  store i64 %133, ptr %135, align 8, !tbaa !14
+  %136 = add nuw i64 %125, 1
+  br label %124, !llvm.loop !36
+
+137:                                              ; preds = %161, %127
+  %138 = phi i64 [ %166, %161 ], [ 0, %127 ]
+  %139 = icmp eq i64 %138, %130
+  br i1 %139, label %140, label %145
+
+140:                                              ; preds = %137
+  %141 = load i32, ptr %10, align 8, !tbaa !22
+  %142 = tail call i32 @llvm.smax.i32(i32 %141, i32 0)
+  %143 = zext i32 %142 to i64
+  %144 = load ptr, ptr %92, align 8, !tbaa !4
+  br label %167
+
+145:                                              ; preds = %137
+  %146 = mul nsw i64 %138, 5
+  %147 = getelementptr inbounds i64, ptr %110, i64 %146
+  %148 = load i64, ptr %147, align 8, !tbaa !14
+  %149 = getelementptr inbounds ptr, ptr %128, i64 %148
+  %150 = load ptr, ptr %149, align 8, !tbaa !17
+  %151 = ptrtoint ptr %150 to i64
+  %152 = load ptr, ptr %94, align 8, !tbaa !29
+  %153 = getelementptr inbounds i64, ptr %152, i64 %146
+  store i64 %151, ptr %153, align 8, !tbaa !14
+  %154 = load i32, ptr %10, align 8, !tbaa !22
+  %155 = icmp sgt i32 %154, 1
+  br i1 %155, label %156, label %161
+
+156:                                              ; preds = %145
+  %157 = add nuw nsw i64 %146, 4
+  %158 = getelementptr inbounds i64, ptr %110, i64 %157
+  %159 = load i64, ptr %158, align 8, !tbaa !14
+  %160 = icmp ne i64 %159, 0
+  br label %161
+
+161:                                              ; preds = %156, %145
+  %162 = phi i1 [ false, %145 ], [ %160, %156 ]
+  %163 = zext i1 %162 to i32
+  %164 = load i32, ptr %129, align 8, !tbaa !37
+  %165 = or i32 %164, %163
+  store i32 %165, ptr %129, align 8, !tbaa !37
+  %166 = add nuw i64 %138, 1
+  br label %137, !llvm.loop !38
+
+167:                                              ; preds = %170, %140
+  %168 = phi i64 [ 0, %140 ], [ %175, %170 ]
+  %169 = icmp eq i64 %168, %143
+  br i1 %169, label %176, label %170
+
+170:                                              ; preds = %167
+  %171 = shl i64 %168, 4
+  %172 = add nuw nsw i64 %171, 48
+  %173 = and i64 %172, 4294967280
+  %174 = getelementptr inbounds i64, ptr %144, i64 %173
+  store i64 1, ptr %174, align 8, !tbaa !14
+  %175 = add nuw nsw i64 %168, 1
+  br label %167, !llvm.loop !39
+
+176:                                              ; preds = %167
+  %177 = load i32, ptr %129, align 8, !tbaa !37
+  %178 = icmp eq i32 %177, 0
+  %179 = select i1 %178, i32 1, i32 %141
+  %180 = sext i32 %179 to i64
+  %181 = ptrtoint ptr %144 to i64
+  %182 = load ptr, ptr %98, align 8, !tbaa !31
+  %183 = ptrtoint ptr %182 to i64
+  %184 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11
+  store i64 %181, ptr %184, align 8
+  %185 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 1
+  store i64 %180, ptr %185, align 8
+  %186 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 2
+  %187 = load <2 x ptr>, ptr %94, align 8, !tbaa !17
+  %188 = ptrtoint <2 x ptr> %187 to <2 x i64>
+  store <2 x i64> %188, ptr %186, align 8
+  %189 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 4
+  store i64 0, ptr %189, align 8
+  %190 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 5
+  store i64 %27, ptr %190, align 8
+  %191 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 6
+  store i64 %183, ptr %191, align 8
+  %192 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 15
+  %193 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %192) #14
+  %194 = load ptr, ptr %92, align 8, !tbaa !4
+  %195 = getelementptr inbounds i64, ptr %194, i64 48
+  %196 = load i32, ptr %10, align 8, !tbaa !22
+  %197 = shl nsw i32 %196, 4
+  %198 = sext i32 %197 to i64
+  %199 = getelementptr inbounds i64, ptr %195, i64 %198
+  br label %200
+
+200:                                              ; preds = %207, %176
+  %201 = phi i32 [ %215, %207 ], [ %196, %176 ]
+  %202 = phi i64 [ %214, %207 ], [ 1, %176 ]
+  %203 = sext i32 %201 to i64
+  %204 = icmp slt i64 %202, %203
+  br i1 %204, label %207, label %205
+
+205:                                              ; preds = %200
+  %206 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 5
+  br label %216
+
+207:                                              ; preds = %200
+  %208 = shl i64 %202, 5
+  %209 = and i64 %208, 4294967264
+  %210 = getelementptr inbounds i64, ptr %199, i64 %209
+  %211 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %210, ptr noundef null) #14
+  %212 = getelementptr inbounds i64, ptr %210, i64 16
+  %213 = tail call i32 @pthread_cond_init(ptr noundef nonnull %212, ptr noundef null) #14
+  %214 = add nuw nsw i64 %202, 1
+  %215 = load i32, ptr %10, align 8, !tbaa !22
+  br label %200, !llvm.loop !40
+
+216:                                              ; preds = %231, %205
+  %217 = phi i32 [ %201, %205 ], [ %233, %231 ]
+  %218 = phi i64 [ 1, %205 ], [ %232, %231 ]
+  %219 = sext i32 %217 to i64
+  %220 = icmp slt i64 %218, %219
+  br i1 %220, label %221, label %236
+
+221:                                              ; preds = %216
+  %222 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #17
+  %223 = icmp eq ptr %222, null
+  br i1 %223, label %234, label %224
+
+224:                                              ; preds = %221
+  store ptr %10, ptr %222, align 8, !tbaa !41
+  %225 = getelementptr inbounds %struct.start, ptr %222, i64 0, i32 1
+  %226 = trunc i64 %218 to i32
+  store i32 %226, ptr %225, align 8, !tbaa !43
+  %227 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 16, i64 %218
+  %228 = tail call i32 @pthread_create(ptr noundef nonnull %227, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %222) #14
+  %229 = icmp eq i32 %228, 0
+  br i1 %229, label %231, label %230
+
+230:                                              ; preds = %224
+  tail call void @free(ptr noundef nonnull %222) #14
+  br label %234
+
+231:                                              ; preds = %224
+  store i32 %226, ptr %206, align 4, !tbaa !13
+  %232 = add nuw nsw i64 %218, 1
+  %233 = load i32, ptr %10, align 8, !tbaa !22
+  br label %216, !llvm.loop !44
+
+234:                                              ; preds = %221, %230
+  %235 = phi i32 [ 2, %230 ], [ 1, %221 ]
+  tail call void @stowplan_destroy(ptr noundef nonnull %10) #16
+  br label %237
+
+236:                                              ; preds = %216
+  store ptr %10, ptr %0, align 8, !tbaa !17
+  br label %237
+
+237:                                              ; preds = %9, %234, %236, %86, %5, %3
+  %238 = phi i32 [ 6, %3 ], [ 6, %5 ], [ 1, %9 ], [ 1, %86 ], [ %235, %234 ], [ 0, %236 ]
+  ret i32 %238
+}
+
+; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)
+declare noalias noundef ptr @calloc(i64 noundef, i64 noundef) local_unnamed_addr #5
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writeonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #0 {
+  %4 = add i64 %0, 2105343
+  %5 = and i64 %4, -2097152
+  %6 = add i64 %5, 4194304
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #14
+  %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
+  br i1 %8, label %18, label %9
+
+9:                                                ; preds = %3
+  %10 = icmp ugt i64 %0, 2097151
+  br i1 %10, label %11, label %13
+
+11:                                               ; preds = %9
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #14
+  br label %13
+
+13:                                               ; preds = %11, %9
+  store ptr %7, ptr %1, align 8, !tbaa !17
+  store i64 %6, ptr %2, align 8, !tbaa !14
+  %14 = ptrtoint ptr %7 to i64
+  %15 = add i64 %14, 2101247
+  %16 = and i64 %15, -2097152
+  %17 = inttoptr i64 %16 to ptr
+  br label %18
+
+18:                                               ; preds = %3, %13
+  %19 = phi ptr [ %17, %13 ], [ null, %3 ]
+  ret ptr %19
+}
+
+; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: write)
+declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #6
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize uwtable
+define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #16
+  %3 = icmp eq i32 %2, 0
+  br i1 %3, label %4, label %7
+
+4:                                                ; preds = %1
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #16
+  %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  store atomic i32 0, ptr %6 release, align 8
+  br label %7
+
+7:                                                ; preds = %1, %4
+  %8 = phi i32 [ %5, %4 ], [ %2, %1 ]
+  ret i32 %8
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
+  %2 = icmp eq ptr %0, null
+  br i1 %2, label %17, label %3
+
+3:                                                ; preds = %1
+  %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
+  %5 = load i32, ptr %4, align 4, !tbaa !13
+  %6 = icmp eq i32 %5, 0
+  br i1 %6, label %12, label %7
+
+7:                                                ; preds = %3
+  %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
+  %9 = load i32, ptr %8, align 8, !tbaa !12
+  %10 = tail call i32 @getpid() #14
+  %11 = icmp eq i32 %9, %10
+  br i1 %11, label %12, label %17
+
+12:                                               ; preds = %7, %3
+  %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  %14 = atomicrmw xchg ptr %13, i32 1 acquire, align 4
+  %15 = icmp eq i32 %14, 0
+  %16 = select i1 %15, i32 0, i32 4
+  br label %17
+
+17:                                               ; preds = %7, %1, %12
+  %18 = phi i32 [ %16, %12 ], [ 6, %1 ], [ 5, %7 ]
+  ret i32 %18
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
+  %2 = alloca %struct.cpu_set_t, align 8
+  %3 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 2
+  %4 = load i32, ptr %3, align 8, !tbaa !37
+  %5 = icmp eq i32 %4, 0
+  br i1 %5, label %58, label %6
+
+6:                                                ; preds = %1
+  %7 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
+  %8 = load i32, ptr %7, align 4, !tbaa !18
+  %9 = and i32 %8, 2
+  %10 = icmp eq i32 %9, 0
+  br i1 %10, label %11, label %58
+
+11:                                               ; preds = %6
+  %12 = tail call i32 @sched_getcpu() #14
+  %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
+  %14 = load i32, ptr %13, align 4, !tbaa !23
+  %15 = icmp eq i32 %12, %14
+  br i1 %15, label %58, label %16
+
+16:                                               ; preds = %11
+  store i32 %12, ptr %13, align 4, !tbaa !23
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #18
+  %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !45
+  %18 = icmp ult i32 %12, 1024
+  br i1 %18, label %19, label %28
+
+19:                                               ; preds = %16
+  %20 = zext i32 %12 to i64
+  %21 = and i64 %20, 63
+  %22 = shl nuw i64 1, %21
+  %23 = xor i64 %22, -1
+  %24 = lshr i64 %20, 6
+  %25 = getelementptr inbounds i64, ptr %2, i64 %24
+  %26 = load i64, ptr %25, align 8, !tbaa !14
+  %27 = and i64 %26, %23
+  store i64 %27, ptr %25, align 8, !tbaa !14
+  br label %28
+
+28:                                               ; preds = %19, %16
+  br label %29
+
+29:                                               ; preds = %28, %38
+  %30 = phi i64 [ %46, %38 ], [ 0, %28 ]
+  %31 = phi i1 [ %45, %38 ], [ false, %28 ]
+  %32 = freeze i1 %31
+  %33 = icmp ugt i64 %30, 1023
+  %34 = or i1 %33, %32
+  br i1 %34, label %35, label %38
+
+35:                                               ; preds = %29
+  %36 = freeze i1 %31
+  %37 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
+  br i1 %36, label %47, label %52
+
+38:                                               ; preds = %29
+  %39 = lshr i64 %30, 6
+  %40 = getelementptr inbounds i64, ptr %2, i64 %39
+  %41 = load i64, ptr %40, align 8, !tbaa !14
+  %42 = and i64 %30, 63
+  %43 = shl nuw i64 1, %42
+  %44 = and i64 %41, %43
+  %45 = icmp ne i64 %44, 0
+  %46 = add nuw nsw i64 %30, 1
+  br label %29, !llvm.loop !47
+
+47:                                               ; preds = %35, %53
+  %48 = phi i64 [ %57, %53 ], [ 1, %35 ]
+  %49 = load i32, ptr %37, align 4, !tbaa !13
+  %50 = sext i32 %49 to i64
+  %51 = icmp sgt i64 %48, %50
+  br i1 %51, label %52, label %53
+
+52:                                               ; preds = %47, %35
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #18
+  br label %58
+
+53:                                               ; preds = %47
+  %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
+  %55 = load i64, ptr %54, align 8, !tbaa !14
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #14
+  %57 = add nuw nsw i64 %48, 1
+  br label %47, !llvm.loop !48
+
+58:                                               ; preds = %52, %11, %6, %1
+  %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
+  call void @stowplan_lead(ptr noundef nonnull %59) #14
+  %60 = load atomic i32, ptr @raised monotonic, align 4
+  %61 = icmp eq i32 %60, 0
+  %62 = select i1 %61, i32 0, i32 7
+  ret i32 %62
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
+define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr noundef readonly %2) local_unnamed_addr #0 {
+  %4 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+  %5 = icmp eq ptr %1, null
+  %6 = tail call i64 @llvm.smax.i64(i64 %4, i64 0)
+  br label %7
+
+7:                                                ; preds = %15, %3
+  %8 = phi i64 [ 0, %3 ], [ %19, %15 ]
+  %9 = icmp eq i64 %8, %6
+  br i1 %9, label %10, label %14
+
+10:                                               ; preds = %7
+  %11 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %12 = icmp eq ptr %2, null
+  %13 = tail call i64 @llvm.smax.i64(i64 %11, i64 0)
+  br label %20
+
+14:                                               ; preds = %7
+  br i1 %5, label %75, label %15
+
+15:                                               ; preds = %14
+  %16 = getelementptr inbounds ptr, ptr %1, i64 %8
+  %17 = load ptr, ptr %16, align 8, !tbaa !17
+  %18 = icmp eq ptr %17, null
+  %19 = add nuw i64 %8, 1
+  br i1 %18, label %75, label %7, !llvm.loop !51
+
+20:                                               ; preds = %24, %10
+  %21 = phi i64 [ %28, %24 ], [ 0, %10 ]
+  %22 = icmp eq i64 %21, %13
+  br i1 %22, label %29, label %23
+
+23:                                               ; preds = %20
+  br i1 %12, label %75, label %24
+
+24:                                               ; preds = %23
+  %25 = getelementptr inbounds ptr, ptr %2, i64 %21
+  %26 = load ptr, ptr %25, align 8, !tbaa !17
+  %27 = icmp eq ptr %26, null
+  %28 = add nuw i64 %21, 1
+  br i1 %27, label %75, label %20, !llvm.loop !52
+
+29:                                               ; preds = %20
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #16
+  %31 = icmp eq i32 %30, 0
+  br i1 %31, label %32, label %75
+
+32:                                               ; preds = %29
+  %33 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8
+  %34 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
+  br label %35
+
+35:                                               ; preds = %32, %44
+  %36 = phi i64 [ %56, %44 ], [ 0, %32 ]
+  %37 = icmp eq i64 %36, %6
+  br i1 %37, label %38, label %44
+
+38:                                               ; preds = %35
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #16
+  %40 = freeze i32 %39
+  %41 = icmp eq i32 %40, 0
+  %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
+  %43 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
+  br i1 %41, label %57, label %60
+
+44:                                               ; preds = %35
+  %45 = getelementptr inbounds %struct.place, ptr %33, i64 %36
+  %46 = load i64, ptr %45, align 8
+  %47 = getelementptr inbounds [2 x i64], ptr %45, i64 0, i64 1
+  %48 = load i64, ptr %47, align 8
+  %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %46
+  %50 = load ptr, ptr %49, align 8, !tbaa !17
+  %51 = getelementptr inbounds i8, ptr %50, i64 %48
+  %52 = getelementptr inbounds ptr, ptr %1, i64 %36
+  %53 = load ptr, ptr %52, align 8, !tbaa !17
+  %54 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
+  %55 = load i64, ptr %54, align 8, !tbaa !53
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %51, ptr align 1 %53, i64 %55, i1 false)
+  %56 = add nuw i64 %36, 1
+  br label %35, !llvm.loop !55
+
+57:                                               ; preds = %38, %62
+  %58 = phi i64 [ %74, %62 ], [ 0, %38 ]
+  %59 = icmp eq i64 %58, %13
+  br i1 %59, label %60, label %62
+
+60:                                               ; preds = %57, %38
+  %61 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  store atomic i32 0, ptr %61 release, align 8
+  br label %75
+
+62:                                               ; preds = %57
+  %63 = getelementptr inbounds ptr, ptr %2, i64 %58
+  %64 = load ptr, ptr %63, align 8, !tbaa !17
+  %65 = getelementptr inbounds %struct.place, ptr %42, i64 %58
+  %66 = load i64, ptr %65, align 8
+  %67 = getelementptr inbounds [2 x i64], ptr %65, i64 0, i64 1
+  %68 = load i64, ptr %67, align 8
+  %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %66
+  %70 = load ptr, ptr %69, align 8, !tbaa !17
+  %71 = getelementptr inbounds i8, ptr %70, i64 %68
+  %72 = getelementptr inbounds %struct.stowplan_tensor, ptr %43, i64 %58, i32 4
+  %73 = load i64, ptr %72, align 8, !tbaa !53
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %64, ptr align 1 %71, i64 %73, i1 false)
+  %74 = add nuw i64 %58, 1
+  br label %57, !llvm.loop !56
+
+75:                                               ; preds = %15, %14, %24, %23, %60, %29
+  %76 = phi i32 [ %40, %60 ], [ %30, %29 ], [ 6, %23 ], [ 6, %24 ], [ 6, %14 ], [ 6, %15 ]
+  ret i32 %76
+}
+
+; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
+declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #7
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define ptr @stowplan_metadata() local_unnamed_addr #8 {
+  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !57
+  ret ptr %1
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define i32 @stowplan_input_count() local_unnamed_addr #8 {
+  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+  %2 = trunc i64 %1 to i32
+  ret i32 %2
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define i32 @stowplan_output_count() local_unnamed_addr #8 {
+  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %2 = trunc i64 %1 to i32
+  ret i32 %2
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
+  %2 = icmp slt i32 %0, 0
+  br i1 %2, label %10, label %3
+
+3:                                                ; preds = %1
+  %4 = zext i32 %0 to i64
+  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+  %6 = icmp sgt i64 %5, %4
+  br i1 %6, label %7, label %10
+
+7:                                                ; preds = %3
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !58
+  %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
+  br label %10
+
+10:                                               ; preds = %1, %3, %7
+  %11 = phi ptr [ %9, %7 ], [ null, %3 ], [ null, %1 ]
+  ret ptr %11
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
+  %2 = icmp slt i32 %0, 0
+  br i1 %2, label %10, label %3
+
+3:                                                ; preds = %1
+  %4 = zext i32 %0 to i64
+  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %6 = icmp sgt i64 %5, %4
+  br i1 %6, label %7, label %10
+
+7:                                                ; preds = %3
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !59
+  %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
+  br label %10
+
+10:                                               ; preds = %1, %3, %7
+  %11 = phi ptr [ %9, %7 ], [ null, %3 ], [ null, %1 ]
+  ret ptr %11
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+  %3 = icmp eq ptr %0, null
+  %4 = icmp slt i32 %1, 0
+  %5 = or i1 %3, %4
+  br i1 %5, label %22, label %6
+
+6:                                                ; preds = %2
+  %7 = zext i32 %1 to i64
+  %8 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+  %9 = icmp sle i64 %8, %7
+  %10 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
+  %11 = icmp eq ptr %10, null
+  %12 = select i1 %9, i1 true, i1 %11
+  br i1 %12, label %22, label %13
+
+13:                                               ; preds = %6
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !60
+  %15 = getelementptr inbounds %struct.place, ptr %14, i64 %7
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr inbounds [2 x i64], ptr %15, i64 0, i64 1
+  %18 = load i64, ptr %17, align 8
+  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
+  %20 = load ptr, ptr %19, align 8, !tbaa !17
+  %21 = getelementptr inbounds i8, ptr %20, i64 %18
+  br label %22
+
+22:                                               ; preds = %6, %2, %13
+  %23 = phi ptr [ %21, %13 ], [ null, %2 ], [ null, %6 ]
+  ret ptr %23
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+  %3 = icmp eq ptr %0, null
+  %4 = icmp slt i32 %1, 0
+  %5 = or i1 %3, %4
+  br i1 %5, label %22, label %6
+
+6:                                                ; preds = %2
+  %7 = zext i32 %1 to i64
+  %8 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %9 = icmp sle i64 %8, %7
+  %10 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
+  %11 = icmp eq ptr %10, null
+  %12 = select i1 %9, i1 true, i1 %11
+  br i1 %12, label %22, label %13
+
+13:                                               ; preds = %6
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !61
+  %15 = getelementptr inbounds %struct.place, ptr %14, i64 %7
+  %16 = load i64, ptr %15, align 8
+  %17 = getelementptr inbounds [2 x i64], ptr %15, i64 0, i64 1
+  %18 = load i64, ptr %17, align 8
+  %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
+  %20 = load ptr, ptr %19, align 8, !tbaa !17
+  %21 = getelementptr inbounds i8, ptr %20, i64 %18
+  br label %22
+
+22:                                               ; preds = %6, %2, %13
+  %23 = phi ptr [ %21, %13 ], [ null, %2 ], [ null, %6 ]
+  ret ptr %23
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
+  %2 = icmp ult i32 %0, 8
+  br i1 %2, label %3, label %7
+
+3:                                                ; preds = %1
+  %4 = sext i32 %0 to i64
+  %5 = shl i64 %4, 2
+  %6 = call ptr @llvm.load.relative.i64(ptr @reltable.stowplan_message, i64 %5)
+  br label %7
+
+7:                                                ; preds = %1, %3
+  %8 = phi ptr [ %6, %3 ], [ @.str.8, %1 ]
+  ret ptr %8
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden i32 @numba_gil_ensure() local_unnamed_addr #8 {
+  ret i32 0
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @numba_gil_release(i32 noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @numba_unpickle() local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden noalias ptr @numba_runtime_build_excinfo_struct(ptr nocapture noundef readnone %0, ptr nocapture noundef readnone %1) local_unnamed_addr #8 {
+  ret ptr null
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @numba_do_raise(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @NRT_Free(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @PyErr_SetNone(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @PyErr_SetString(ptr nocapture noundef %0, ptr nocapture noundef %1) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @PyErr_Clear() local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden noalias ptr @PyUnicode_FromString(ptr nocapture noundef readnone %0) local_unnamed_addr #8 {
+  ret ptr null
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden noalias ptr @PyBytes_FromStringAndSize(ptr nocapture noundef readnone %0, i64 noundef %1) local_unnamed_addr #8 {
+  ret ptr null
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define hidden void @Py_DecRef(ptr nocapture noundef %0) local_unnamed_addr #8 {
+  ret void
+}
+
+; Function Attrs: minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable
+define hidden void @PyErr_WriteUnraisable(ptr nocapture noundef readnone %0) local_unnamed_addr #10 {
+  store atomic i32 1, ptr @raised monotonic, align 4
+  ret void
+}
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @madvise(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @mprotect(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
+declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize uwtable
+define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
+  %2 = load ptr, ptr %0, align 8, !tbaa !41
+  %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
+  %4 = load i32, ptr %3, align 8, !tbaa !43
+  tail call void @free(ptr noundef %0) #14
+  %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
+  %6 = load ptr, ptr %5, align 8, !tbaa !4
+  %7 = sext i32 %4 to i64
+  %8 = load i32, ptr %2, align 8, !tbaa !22
+  %9 = sext i32 %8 to i64
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #14
+  ret ptr null
+}
+
+; Function Attrs: minsize optsize
+declare void @stowplan_help(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #2
+
+; Function Attrs: minsize optsize
+declare void @stowplan_lead(ptr noundef) local_unnamed_addr #2
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @sched_getcpu() local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i64 @llvm.smax.i64(i64, i64) #12
+
+; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
+declare i32 @llvm.smax.i32(i32, i32) #12
+
+; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
+declare ptr @llvm.load.relative.i64(ptr, i64) #13
+
+attributes #0 = { minsize nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #1 = { minsize nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #2 = { minsize optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #3 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
+attributes #4 = { minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #5 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
+attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
+attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #10 = { minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #12 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #13 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
+attributes #14 = { minsize nounwind optsize }
+attributes #15 = { minsize nounwind optsize allocsize(0,1) }
+attributes #16 = { minsize optsize }
+attributes #17 = { minsize nounwind optsize allocsize(0) }
+attributes #18 = { nounwind }
+
+!llvm.module.flags = !{!0, !1, !2, !3}
+
+!0 = !{i32 1, !"wchar_size", i32 4}
+!1 = !{i32 8, !"PIC Level", i32 2}
+!2 = !{i32 7, !"uwtable", i32 2}
+!3 = !{i32 7, !"frame-pointer", i32 1}
+!4 = !{!5, !9, i64 32}
+!5 = !{!"stowplan", !6, i64 0, !6, i64 4, !6, i64 8, !6, i64 12, !6, i64 16, !6, i64 20, !6, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !7, i64 64, !7, i64 120, !9, i64 152, !10, i64 160, !11, i64 168, !7, i64 296}
+!6 = !{!"int", !7, i64 0}
+!7 = !{!"omnipotent char", !8, i64 0}
+!8 = !{!"Simple C/C++ TBAA"}
+!9 = !{!"any pointer", !7, i64 0}
+!10 = !{!"long", !7, i64 0}
+!11 = !{!"", !7, i64 0}
+!12 = !{!5, !6, i64 24}
+!13 = !{!5, !6, i64 20}
+!14 = !{!10, !10, i64 0}
+!15 = distinct !{!15, !16}
+!16 = !{!"llvm.loop.mustprogress"}
+!17 = !{!9, !9, i64 0}
+!18 = !{!5, !6, i64 4}
+!19 = !{!6, !6, i64 0}
+!20 = !{!5, !9, i64 152}
+!21 = !{!5, !10, i64 160}
+!22 = !{!5, !6, i64 0}
+!23 = !{!5, !6, i64 12}
+!24 = !{!25, !10, i64 32}
+!25 = !{!"program", !10, i64 0, !10, i64 8, !10, i64 16, !10, i64 24, !10, i64 32, !10, i64 40, !10, i64 48, !10, i64 56, !10, i64 64, !10, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152}
+!26 = !{!25, !10, i64 40}
+!27 = !{!25, !9, i64 144}
+!28 = !{!25, !10, i64 24}
+!29 = !{!5, !9, i64 40}
+!30 = !{!5, !9, i64 48}
+!31 = !{!5, !9, i64 56}
+!32 = !{!33, !10, i64 8}
+!33 = !{!"place", !10, i64 0, !10, i64 8}
+!34 = !{!33, !10, i64 0}
+!35 = distinct !{!35, !16}
+!36 = distinct !{!36, !16}
+!37 = !{!5, !6, i64 8}
+!38 = distinct !{!38, !16}
+!39 = distinct !{!39, !16}
+!40 = distinct !{!40, !16}
+!41 = !{!42, !9, i64 0}
+!42 = !{!"start", !9, i64 0, !6, i64 8}
+!43 = !{!42, !6, i64 8}
+!44 = distinct !{!44, !16}
+!45 = !{i64 0, i64 128, !46}
+!46 = !{!7, !7, i64 0}
+!47 = distinct !{!47, !16}
+!48 = distinct !{!48, !16}
+!49 = !{!25, !10, i64 48}
+!50 = !{!25, !10, i64 56}
+!51 = distinct !{!51, !16}
+!52 = distinct !{!52, !16}
+!53 = !{!54, !10, i64 24}
+!54 = !{!"", !9, i64 0, !9, i64 8, !6, i64 16, !6, i64 20, !10, i64 24}
+!55 = distinct !{!55, !16}
+!56 = distinct !{!56, !16}
+!57 = !{!25, !9, i64 152}
+!58 = !{!25, !9, i64 104}
+!59 = !{!25, !9, i64 112}
+!60 = !{!25, !9, i64 120}
+!61 = !{!25, !9, i64 128}

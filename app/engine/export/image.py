@@ -201,7 +201,7 @@ class _Imaging:
                 self._bodies[call.body] = self._body(call, step)
 
         def kernel_row(call: KernelCall) -> Row | JumpRow:
-            symbol = self._symbols.setdefault(call.request, f"stowplan_kernel_{len(self._symbols)}")
+            symbol = self._symbols.setdefault(call.request, symbol_of(call.request))
             places = tuple(self._argument(a, step) for a in call.arguments)
             return Row(symbol, places, call.units, call.units > 1 and worth)
 

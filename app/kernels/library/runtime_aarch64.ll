@@ -161,19 +161,19 @@ declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
   %4 = icmp eq ptr %0, null
-  br i1 %4, label %237, label %5
+  br i1 %4, label %243, label %5
 
 5:                                                ; preds = %3
   store ptr null, ptr %0, align 8, !tbaa !17
   %6 = icmp ugt i32 %2, 3
   %7 = icmp slt i32 %1, 0
   %8 = or i1 %7, %6
-  br i1 %8, label %237, label %9
+  br i1 %8, label %243, label %9
 
 9:                                                ; preds = %5
   %10 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #15
   %11 = icmp eq ptr %10, null
-  br i1 %11, label %237, label %12
+  br i1 %11, label %243, label %12
 
 12:                                               ; preds = %9
   %13 = icmp ne i32 %1, 0
@@ -282,7 +282,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 86:                                               ; preds = %53, %82
   tail call void @stowplan_destroy(ptr noundef nonnull %10) #16
-  br label %237
+  br label %243
 
 87:                                               ; preds = %82
   %88 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 1
@@ -357,8 +357,8 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %136 = add nuw i64 %125, 1
   br label %124, !llvm.loop !36
 
-137:                                              ; preds = %161, %127
-  %138 = phi i64 [ %166, %161 ], [ 0, %127 ]
+137:                                              ; preds = %167, %127
+  %138 = phi i64 [ %172, %167 ], [ 0, %127 ]
   %139 = icmp eq i64 %138, %130
   br i1 %139, label %140, label %145
 
@@ -367,150 +367,160 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %142 = tail call i32 @llvm.smax.i32(i32 %141, i32 0)
   %143 = zext i32 %142 to i64
   %144 = load ptr, ptr %92, align 8, !tbaa !4
-  br label %167
+  br label %173
 
 145:                                              ; preds = %137
   %146 = mul nsw i64 %138, 5
-  %147 = getelementptr inbounds i64, ptr %110, i64 %146
-  %148 = load i64, ptr %147, align 8, !tbaa !14
-  %149 = getelementptr inbounds ptr, ptr %128, i64 %148
-  %150 = load ptr, ptr %149, align 8, !tbaa !17
-  %151 = ptrtoint ptr %150 to i64
-  %152 = load ptr, ptr %94, align 8, !tbaa !29
-  %153 = getelementptr inbounds i64, ptr %152, i64 %146
-  store i64 %151, ptr %153, align 8, !tbaa !14
-  %154 = load i32, ptr %10, align 8, !tbaa !22
-  %155 = icmp sgt i32 %154, 1
-  br i1 %155, label %156, label %161
+  %147 = add nuw nsw i64 %146, 1
+  %148 = getelementptr inbounds i64, ptr %110, i64 %147
+  %149 = load i64, ptr %148, align 8, !tbaa !14
+  %150 = icmp eq i64 %149, -1
+  br i1 %150, label %159, label %151
 
-156:                                              ; preds = %145
-  %157 = add nuw nsw i64 %146, 4
-  %158 = getelementptr inbounds i64, ptr %110, i64 %157
-  %159 = load i64, ptr %158, align 8, !tbaa !14
-  %160 = icmp ne i64 %159, 0
-  br label %161
+151:                                              ; preds = %145
+  %152 = getelementptr inbounds i64, ptr %110, i64 %146
+  %153 = load i64, ptr %152, align 8, !tbaa !14
+  %154 = getelementptr inbounds ptr, ptr %128, i64 %153
+  %155 = load ptr, ptr %154, align 8, !tbaa !17
+  %156 = ptrtoint ptr %155 to i64
+  %157 = load ptr, ptr %94, align 8, !tbaa !29
+  %158 = getelementptr inbounds i64, ptr %157, i64 %146
+  store i64 %156, ptr %158, align 8, !tbaa !14
+  br label %159
 
-161:                                              ; preds = %156, %145
-  %162 = phi i1 [ false, %145 ], [ %160, %156 ]
-  %163 = zext i1 %162 to i32
-  %164 = load i32, ptr %129, align 8, !tbaa !37
-  %165 = or i32 %164, %163
-  store i32 %165, ptr %129, align 8, !tbaa !37
-  %166 = add nuw i64 %138, 1
+159:                                              ; preds = %151, %145
+  %160 = load i32, ptr %10, align 8, !tbaa !22
+  %161 = icmp sgt i32 %160, 1
+  br i1 %161, label %162, label %167
+
+162:                                              ; preds = %159
+  %163 = add nuw nsw i64 %146, 4
+  %164 = getelementptr inbounds i64, ptr %110, i64 %163
+  %165 = load i64, ptr %164, align 8, !tbaa !14
+  %166 = icmp ne i64 %165, 0
+  br label %167
+
+167:                                              ; preds = %162, %159
+  %168 = phi i1 [ false, %159 ], [ %166, %162 ]
+  %169 = zext i1 %168 to i32
+  %170 = load i32, ptr %129, align 8, !tbaa !37
+  %171 = or i32 %170, %169
+  store i32 %171, ptr %129, align 8, !tbaa !37
+  %172 = add nuw i64 %138, 1
   br label %137, !llvm.loop !38
 
-167:                                              ; preds = %170, %140
-  %168 = phi i64 [ 0, %140 ], [ %175, %170 ]
-  %169 = icmp eq i64 %168, %143
-  br i1 %169, label %176, label %170
+173:                                              ; preds = %176, %140
+  %174 = phi i64 [ 0, %140 ], [ %181, %176 ]
+  %175 = icmp eq i64 %174, %143
+  br i1 %175, label %182, label %176
 
-170:                                              ; preds = %167
-  %171 = shl i64 %168, 4
-  %172 = add nuw nsw i64 %171, 48
-  %173 = and i64 %172, 4294967280
-  %174 = getelementptr inbounds i64, ptr %144, i64 %173
-  store i64 1, ptr %174, align 8, !tbaa !14
-  %175 = add nuw nsw i64 %168, 1
-  br label %167, !llvm.loop !39
+176:                                              ; preds = %173
+  %177 = shl i64 %174, 4
+  %178 = add nuw nsw i64 %177, 48
+  %179 = and i64 %178, 4294967280
+  %180 = getelementptr inbounds i64, ptr %144, i64 %179
+  store i64 1, ptr %180, align 8, !tbaa !14
+  %181 = add nuw nsw i64 %174, 1
+  br label %173, !llvm.loop !39
 
-176:                                              ; preds = %167
-  %177 = load i32, ptr %129, align 8, !tbaa !37
-  %178 = icmp eq i32 %177, 0
-  %179 = select i1 %178, i32 1, i32 %141
-  %180 = sext i32 %179 to i64
-  %181 = ptrtoint ptr %144 to i64
-  %182 = load ptr, ptr %98, align 8, !tbaa !31
-  %183 = ptrtoint ptr %182 to i64
-  %184 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11
-  store i64 %181, ptr %184, align 8
-  %185 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 1
-  store i64 %180, ptr %185, align 8
-  %186 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 2
-  %187 = load <2 x ptr>, ptr %94, align 8, !tbaa !17
-  %188 = ptrtoint <2 x ptr> %187 to <2 x i64>
-  store <2 x i64> %188, ptr %186, align 8
-  %189 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 4
-  store i64 0, ptr %189, align 8
-  %190 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 5
-  store i64 %27, ptr %190, align 8
-  %191 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 6
-  store i64 %183, ptr %191, align 8
-  %192 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 15
-  %193 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %192) #14
-  %194 = load ptr, ptr %92, align 8, !tbaa !4
-  %195 = getelementptr inbounds i64, ptr %194, i64 48
-  %196 = load i32, ptr %10, align 8, !tbaa !22
-  %197 = shl nsw i32 %196, 4
-  %198 = sext i32 %197 to i64
-  %199 = getelementptr inbounds i64, ptr %195, i64 %198
-  br label %200
+182:                                              ; preds = %173
+  %183 = load i32, ptr %129, align 8, !tbaa !37
+  %184 = icmp eq i32 %183, 0
+  %185 = select i1 %184, i32 1, i32 %141
+  %186 = sext i32 %185 to i64
+  %187 = ptrtoint ptr %144 to i64
+  %188 = load ptr, ptr %98, align 8, !tbaa !31
+  %189 = ptrtoint ptr %188 to i64
+  %190 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11
+  store i64 %187, ptr %190, align 8
+  %191 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 1
+  store i64 %186, ptr %191, align 8
+  %192 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 2
+  %193 = load <2 x ptr>, ptr %94, align 8, !tbaa !17
+  %194 = ptrtoint <2 x ptr> %193 to <2 x i64>
+  store <2 x i64> %194, ptr %192, align 8
+  %195 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 4
+  store i64 0, ptr %195, align 8
+  %196 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 5
+  store i64 %27, ptr %196, align 8
+  %197 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 6
+  store i64 %189, ptr %197, align 8
+  %198 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 15
+  %199 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %198) #14
+  %200 = load ptr, ptr %92, align 8, !tbaa !4
+  %201 = getelementptr inbounds i64, ptr %200, i64 48
+  %202 = load i32, ptr %10, align 8, !tbaa !22
+  %203 = shl nsw i32 %202, 4
+  %204 = sext i32 %203 to i64
+  %205 = getelementptr inbounds i64, ptr %201, i64 %204
+  br label %206
 
-200:                                              ; preds = %207, %176
-  %201 = phi i32 [ %215, %207 ], [ %196, %176 ]
-  %202 = phi i64 [ %214, %207 ], [ 1, %176 ]
-  %203 = sext i32 %201 to i64
-  %204 = icmp slt i64 %202, %203
-  br i1 %204, label %207, label %205
+206:                                              ; preds = %213, %182
+  %207 = phi i32 [ %221, %213 ], [ %202, %182 ]
+  %208 = phi i64 [ %220, %213 ], [ 1, %182 ]
+  %209 = sext i32 %207 to i64
+  %210 = icmp slt i64 %208, %209
+  br i1 %210, label %213, label %211
 
-205:                                              ; preds = %200
-  %206 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 5
-  br label %216
+211:                                              ; preds = %206
+  %212 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 5
+  br label %222
 
-207:                                              ; preds = %200
-  %208 = shl i64 %202, 5
-  %209 = and i64 %208, 4294967264
-  %210 = getelementptr inbounds i64, ptr %199, i64 %209
-  %211 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %210, ptr noundef null) #14
-  %212 = getelementptr inbounds i64, ptr %210, i64 16
-  %213 = tail call i32 @pthread_cond_init(ptr noundef nonnull %212, ptr noundef null) #14
-  %214 = add nuw nsw i64 %202, 1
-  %215 = load i32, ptr %10, align 8, !tbaa !22
-  br label %200, !llvm.loop !40
+213:                                              ; preds = %206
+  %214 = shl i64 %208, 5
+  %215 = and i64 %214, 4294967264
+  %216 = getelementptr inbounds i64, ptr %205, i64 %215
+  %217 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %216, ptr noundef null) #14
+  %218 = getelementptr inbounds i64, ptr %216, i64 16
+  %219 = tail call i32 @pthread_cond_init(ptr noundef nonnull %218, ptr noundef null) #14
+  %220 = add nuw nsw i64 %208, 1
+  %221 = load i32, ptr %10, align 8, !tbaa !22
+  br label %206, !llvm.loop !40
 
-216:                                              ; preds = %231, %205
-  %217 = phi i32 [ %201, %205 ], [ %233, %231 ]
-  %218 = phi i64 [ 1, %205 ], [ %232, %231 ]
-  %219 = sext i32 %217 to i64
-  %220 = icmp slt i64 %218, %219
-  br i1 %220, label %221, label %236
+222:                                              ; preds = %237, %211
+  %223 = phi i32 [ %207, %211 ], [ %239, %237 ]
+  %224 = phi i64 [ 1, %211 ], [ %238, %237 ]
+  %225 = sext i32 %223 to i64
+  %226 = icmp slt i64 %224, %225
+  br i1 %226, label %227, label %242
 
-221:                                              ; preds = %216
-  %222 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #17
-  %223 = icmp eq ptr %222, null
-  br i1 %223, label %234, label %224
+227:                                              ; preds = %222
+  %228 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #17
+  %229 = icmp eq ptr %228, null
+  br i1 %229, label %240, label %230
 
-224:                                              ; preds = %221
-  store ptr %10, ptr %222, align 8, !tbaa !41
-  %225 = getelementptr inbounds %struct.start, ptr %222, i64 0, i32 1
-  %226 = trunc i64 %218 to i32
-  store i32 %226, ptr %225, align 8, !tbaa !43
-  %227 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 16, i64 %218
-  %228 = tail call i32 @pthread_create(ptr noundef nonnull %227, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %222) #14
-  %229 = icmp eq i32 %228, 0
-  br i1 %229, label %231, label %230
+230:                                              ; preds = %227
+  store ptr %10, ptr %228, align 8, !tbaa !41
+  %231 = getelementptr inbounds %struct.start, ptr %228, i64 0, i32 1
+  %232 = trunc i64 %224 to i32
+  store i32 %232, ptr %231, align 8, !tbaa !43
+  %233 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 16, i64 %224
+  %234 = tail call i32 @pthread_create(ptr noundef nonnull %233, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %228) #14
+  %235 = icmp eq i32 %234, 0
+  br i1 %235, label %237, label %236
 
-230:                                              ; preds = %224
-  tail call void @free(ptr noundef nonnull %222) #14
-  br label %234
+236:                                              ; preds = %230
+  tail call void @free(ptr noundef nonnull %228) #14
+  br label %240
 
-231:                                              ; preds = %224
-  store i32 %226, ptr %206, align 4, !tbaa !13
-  %232 = add nuw nsw i64 %218, 1
-  %233 = load i32, ptr %10, align 8, !tbaa !22
-  br label %216, !llvm.loop !44
+237:                                              ; preds = %230
+  store i32 %232, ptr %212, align 4, !tbaa !13
+  %238 = add nuw nsw i64 %224, 1
+  %239 = load i32, ptr %10, align 8, !tbaa !22
+  br label %222, !llvm.loop !44
 
-234:                                              ; preds = %221, %230
-  %235 = phi i32 [ 2, %230 ], [ 1, %221 ]
+240:                                              ; preds = %227, %236
+  %241 = phi i32 [ 2, %236 ], [ 1, %227 ]
   tail call void @stowplan_destroy(ptr noundef nonnull %10) #16
-  br label %237
+  br label %243
 
-236:                                              ; preds = %216
+242:                                              ; preds = %222
   store ptr %10, ptr %0, align 8, !tbaa !17
-  br label %237
+  br label %243
 
-237:                                              ; preds = %9, %234, %236, %86, %5, %3
-  %238 = phi i32 [ 6, %3 ], [ 6, %5 ], [ 1, %9 ], [ 1, %86 ], [ %235, %234 ], [ 0, %236 ]
-  ret i32 %238
+243:                                              ; preds = %9, %240, %242, %86, %5, %3
+  %244 = phi i32 [ 6, %3 ], [ 6, %5 ], [ 1, %9 ], [ 1, %86 ], [ %241, %240 ], [ 0, %242 ]
+  ret i32 %244
 }
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)

@@ -44,6 +44,7 @@ from app.kernels.library.joining import joined
 from app.kernels.library.kernel_objects import kernel_objects
 from app.kernels.library.linker import shared_library
 from app.kernels.library.object_file import API, Emitter
+from tests.engine.backends.random_bodies import Writer, random_inputs
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are for x86-64")
 

@@ -72,8 +72,12 @@ cuda-kernels: $(VENV)/.installed-test
 # The runtime of libraries, out of its C; needs clang, and only who changes the C needs it.
 CLANG ?= clang-16
 RUNTIME := app/kernels/library/runtime
+CLANG_FLAGS := -Wall -Wextra -Werror -Oz -fPIC -fvisibility=hidden -fno-stack-protector -fno-ident -S -emit-llvm
+# Headers of the C library for 64-bit ARM, which Debian has in libc6-dev-arm64-cross.
+ARM_HEADERS ?= /usr/aarch64-linux-gnu/include
 library-runtime:
-	$(CLANG) -Wall -Wextra -Werror -Oz -fPIC -fvisibility=hidden -fno-stack-protector -fno-ident -S -emit-llvm $(RUNTIME).c -o $(RUNTIME).ll
+	$(CLANG) $(CLANG_FLAGS) $(RUNTIME).c -o $(RUNTIME).ll
+	$(CLANG) --target=aarch64-linux-gnu -isystem $(ARM_HEADERS) -mno-outline-atomics $(CLANG_FLAGS) $(RUNTIME).c -o $(RUNTIME)_aarch64.ll
 
 # The page of the core operators, out of their rows.
 core-operators: $(VENV)/.installed

@@ -76,8 +76,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=[],
         metavar="c,wheel,ort",
-        help="libraries of the program for the service's machine: for C, a Python module, an operator of "
-        "onnxruntime",
+        help="libraries of the program for its target: for C, a Python module, an operator of onnxruntime",
     )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)

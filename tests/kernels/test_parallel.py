@@ -55,7 +55,7 @@ def test_helpers_are_started_for_work_that_is_worth_it(
     requests: list[Request] = [(f"m:{i}", (), None, False) for i in range(missing)]
     with helped(Compiler(tmp_path, processes=processes), requests):
         pass
-    started = [[parallel._tuples(r) for r in json.loads(pipe.getvalue())[-1]] for pipe in pipes]
+    started = [[parallel.tuples(r) for r in json.loads(pipe.getvalue())[-1]] for pipe in pipes]
     assert len(started) == expected
     assert all(Counter(order) == Counter(requests) for order in started)
     assert len({order[0] for order in started} | {requests[0]}) == expected + 1  # all begin elsewhere

@@ -16,6 +16,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
 from app.engine.export.artifacts import write_libraries
+from app.engine.export.processors import processor_of
 from app.engine.gradient import marks
 from app.engine.model.load import Loaded, load
 from app.engine.model.load import inspect as inspect_file
@@ -160,8 +161,8 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
     """Options that apply to a target; `absent` is the reason why its programs cannot run here.
 
     Raises:
-        TargetError: measurements or libraries are asked for, and this machine is not the target; or
-            measurements of a quick job.
+        TargetError: measurements are asked for, and this machine is not the target, or the job is quick; or
+            libraries, and it has no processor that they are made for.
     """
     if options.quick:
         if options.timings == "measured":
@@ -170,12 +171,8 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
                 pointer="/options/timings",
             )
         options = dataclasses.replace(options, autotune=False, timings="predicted")
-    if options.export and absent is not None:
-        raise TargetError(
-            f"libraries are made for this machine, which is not {target.name!r} ({absent}): ask for the "
-            "host, or for no export",
-            pointer="/options/export",
-        )
+    if options.export:
+        processor_of(target)
     if options.timings == "measured" and absent is not None:
         raise TargetError(
             f"timings 'measured' need a machine that is {target.name!r}; this one is not ({absent}): "

@@ -33,6 +33,7 @@ from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
 from app.kernels.cpu.runtime.driver import JUMP
 from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.library.kernel_objects import symbol_of
 from app.kernels.library.processor_features import required
 
 NUMBER, ARENA, WEIGHTS, BUFFERS = range(4)  # what an argument's offset counts from
@@ -156,10 +157,6 @@ DTYPES = frozenset((1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16))
 
 
 def _check(program: Program) -> None:
-    if program.compilation.target.device != "cpu":
-        raise ExportError(
-            f"target {program.compilation.target.name!r} is no CPU; libraries are made for CPUs"
-        )
     found = rejections(program)
     if found:
         more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
@@ -213,7 +210,7 @@ class _Imaging:
                 self._bodies[call.body] = self._body(call, step)
 
         def kernel_row(call: KernelCall) -> Row | JumpRow:
-            symbol = self._symbols.setdefault(call.request, f"stowplan_kernel_{len(self._symbols)}")
+            symbol = self._symbols.setdefault(call.request, symbol_of(call.request))
             places = tuple(self._argument(a, step) for a in call.arguments)
             return Row(symbol, places, call.units, call.units > 1 and worth)
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from app.engine.core.program import Program
 from app.engine.export.image import WEIGHTS_SYMBOL, Image, assembly, described, image
+from app.engine.export.processors import processor_of
 from app.engine.types.errors import ExportError
 from app.kernels.cpu.runtime.compiler import Compiler, source_hash
-from app.kernels.cpu.runtime.parallel import helped
+from app.kernels.cpu.runtime.processor import Processor, compiled_for
 from app.kernels.library.elf import LinkError, data_object
+from app.kernels.library.joining import joined
+from app.kernels.library.kernel_objects import kernel_objects
 from app.kernels.library.linker import shared_library
-from app.kernels.library.object_file import API, HERE, features, object_file, processor
+from app.kernels.library.object_file import API, HERE, Emitter
+from app.kernels.library.relocations import MACHINES
 
 SONAME = "model.so"
 
@@ -35,31 +39,30 @@ class Library:
 
 
 def library(program: Program, compiler: Compiler, name: str) -> Library:
-    """The library of a program for the processor that kernels are compiled for.
+    """The library of a program for the processor of its target.
 
     Args:
         program: of compiled kernels alone.
-        compiler: where kernels come from; missing ones are compiled.
+        compiler: where kernels come from, and whose cache has the objects; missing ones are made.
         name: of the model, for the description.
 
     Raises:
         ExportError: the program needs Python, or a kernel calls what no C library has.
+        TargetError: no kernels can be compiled for the target.
     """
+    processor = processor_of(program.compilation.target)
     found = image(program)
-    kernels = {}
-    with helped(compiler, found.symbols):
-        for request, symbol in found.symbols.items():
-            kernel, types, static, takes_thread = request
-            kernels[symbol] = compiler.compile(kernel, types, static, takes_thread=takes_thread).keep
-    told = _metadata(found, name)
+    told = _metadata(found, name, processor)
     told["domain"] = f"stowplan.{_digest(found, told)}"
-    obj = object_file(kernels, assembly(found, features(), told))
     try:
-        shared = shared_library(obj, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
+        objects = kernel_objects(found.symbols, compiler, processor)
+        tables = Emitter(processor).of_assembly(assembly(found, processor.features, told))
+        code = joined([tables, *objects], API)
+        shared = shared_library(code, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
     except LinkError as cause:
         raise ExportError(f"the library cannot be linked: {cause}") from cause
-    weights = data_object(WEIGHTS_SYMBOL, found.weights.parts)
-    return Library(shared, obj, weights, (HERE / "model.h").read_text(encoding="utf-8"), told)
+    weights = data_object(WEIGHTS_SYMBOL, found.weights.parts, MACHINES[processor.architecture])
+    return Library(shared, code, weights, (HERE / "model.h").read_text(encoding="utf-8"), told)
 
 
 def _digest(found: Image, told: Mapping[str, object]) -> str:
@@ -71,18 +74,19 @@ def _digest(found: Image, told: Mapping[str, object]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _metadata(found: Image, name: str) -> dict[str, object]:
+def _metadata(found: Image, name: str, processor: Processor) -> dict[str, object]:
     program = found.program
-    compilation = program.compilation
+    compilation, target = program.compilation, program.compilation.target
     return {
         "name": name,
         "inputs": [described(v) for v, _ in found.inputs],
         "outputs": [described(v) for v, _ in found.outputs],
         "threads": compilation.options.threads,
-        "target": compilation.target.name,
-        "processor": processor(),
-        "features": features(),
-        "kernels": source_hash(),
+        "target": target.name,
+        "processor": processor.name if processor == compiled_for() else target.name,
+        "architecture": processor.architecture,
+        "features": processor.features,
+        "kernels": source_hash(processor),
         "bytes": {
             "arena": program.arena_bytes,
             "inputs and outputs": found.buffer_bytes,

@@ -15,7 +15,6 @@ from app.engine.export.library import Library
 
 MODULE = (Path(__file__).parent / "wheel_module.py").read_text(encoding="utf-8")
 VERSION = "1"
-TAG = "py3-none-linux_x86_64"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a zip file can tell
 
 
@@ -27,7 +26,7 @@ def module_name(library: Library) -> str:
 
 def wheel_name(library: Library) -> str:
     """The file name by which installers know a wheel."""
-    return f"{module_name(library)}-{VERSION}-{TAG}.whl"
+    return f"{module_name(library)}-{VERSION}-{_tag(library)}.whl"
 
 
 def wheel(library: Library, plan: str) -> bytes:
@@ -51,8 +50,8 @@ def wheel(library: Library, plan: str) -> bytes:
             "Requires-Python: >=3.9\nRequires-Dist: numpy\n"
         ).encode(),
         f"{info}/WHEEL": (
-            f"Wheel-Version: 1.0\nGenerator: stowplan\nRoot-Is-Purelib: false\nTag: {TAG}\n".encode()
-        ),
+            f"Wheel-Version: 1.0\nGenerator: stowplan\nRoot-Is-Purelib: false\nTag: {_tag(library)}\n"
+        ).encode(),
     }
     record = f"{info}/RECORD"
     rows = [f"{path},sha256={_digest(content)},{len(content)}\n" for path, content in files.items()]
@@ -64,6 +63,10 @@ def wheel(library: Library, plan: str) -> bytes:
             entry.external_attr, entry.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
             archive.writestr(entry, content)
     return raw.getvalue()
+
+
+def _tag(library: Library) -> str:
+    return f"py3-none-linux_{library.metadata['architecture']}"
 
 
 def _digest(content: bytes) -> str:

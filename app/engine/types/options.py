@@ -57,7 +57,7 @@ class Options:
             `mxnet-1.9` as MXNet 1.9.1 does, casts of its fallbacks included.
         opset: of the exported canonical graph; None takes that which the graph is planned in.
         external_data: whether its large weights are written to a file beside it.
-        export: libraries of the program for this machine: `c` an archive for C, `wheel` a Python module,
+        export: libraries of the program for its target: `c` an archive for C, `wheel` a Python module,
             `ort` an operator of onnxruntime. With any, `backends` is `numba-cpu` where it is empty.
         export_name: of the library; empty takes the graph's.
     """

@@ -246,6 +246,16 @@ PRESETS: tuple[Target, ...] = (
         precisions=("f32", "bf16", "int8"),
         flops=117e9,
     ),
+    # A board with cores like Cortex-A72 at 1.5 GHz: one product and sum of four numbers a cycle.
+    Target(
+        "cpu-neon",
+        isa=("neon",),
+        vector_lanes=4,
+        cores=4,
+        caches=(32 * 1024, 1024 * 1024),
+        memories=(Memory("dram", 4 * 2**30, bandwidth=5e9),),
+        flops=12e9,
+    ),
     Target(
         "cuda-sm90",
         device="cuda",

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 LIBC, LIBPTHREAD, LIBM = "libc.so.6", "libpthread.so.0", "libm.so.6"
 BASE = "GLIBC_2.2.5"  # the first version on x86-64
-# Library and version of each function that an object may call. Versions are the oldest that have the
-# present interface; the loader of a newer glibc finds them too.
+FIRST_VERSIONS: Mapping[str, str] = {"aarch64": "GLIBC_2.17"}  # of architectures on which all are that old
+# Library and version of each function that an object may call, the latter on x86-64. Versions are the oldest
+# that have the present interface; the loader of a newer glibc finds them too.
 IMPORTS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(
         (
@@ -41,3 +42,9 @@ IMPORTS: Mapping[str, tuple[str, str]] = {
         (LIBM, BASE),
     ),
 }
+
+
+def imported(name: str, architecture: str) -> tuple[str, str] | None:
+    """Library and version of a function on an architecture; None where no C library is known to have it."""
+    found = IMPORTS.get(name)
+    return None if found is None else (found[0], FIRST_VERSIONS.get(architecture, found[1]))

@@ -1,6 +1,6 @@
-"""ELF for x86-64: relocatable objects read, and written for plain bytes.
+"""Relocatable objects in ELF, 64 bit and little-endian: read and written.
 
-Source: System V ABI, AMD64 supplement 1.0, section 4; System V gABI, chapter 4.
+Source: System V gABI, chapter 4.
 """
 
 import struct
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from app.kernels.library.relocations import MACHINES, Machine
+
 PAGE = 4096
 SYMBOL = struct.Struct("<IBBHQQ")
 SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -16,14 +18,12 @@ RELA = struct.Struct("<QQq")
 SEGMENT = struct.Struct("<IIQQQQQQ")
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 MAGIC = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64 bit, little-endian
-X86_64, RELOCATABLE, SHARED = 62, 1, 3
+RELOCATABLE, SHARED = 1, 3
 
 PROGBITS, SYMTAB, STRTAB, RELA_TABLE, HASH, DYNAMIC, NOTE, NOBITS, DYNSYM = 1, 2, 3, 4, 5, 6, 7, 8, 11
 VERSION_NEED, VERSIONS = 0x6FFFFFFE, 0x6FFFFFFF
-WRITE, ALLOC, EXECUTE = 1, 2, 4
-
-R_64, R_PC32, R_PLT32, R_GLOB_DAT, R_RELATIVE, R_PC64 = 1, 2, 4, 6, 8, 24
-GOT_RELATIVE = (9, 41, 42)  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX
+WRITE, ALLOC, EXECUTE, INFO_LINK = 1, 2, 4, 0x40
+GLOBAL, OBJECT, FUNCTION, SECTION_SYMBOL, HIDDEN = 1, 1, 2, 3, 2  # binding, types and visibility of symbols
 
 # Parts of a shared library in the order of their addresses.
 READ, CODE, RELRO, DATA, BSS, WEIGHTS = range(6)
@@ -41,6 +41,7 @@ class Symbol(NamedTuple):
     section: int
     value: int
     size: int
+    visibility: int = 0
 
 
 class Relocation(NamedTuple):
@@ -81,16 +82,18 @@ class RelocatableObject:
 
     def __init__(self, raw: bytes) -> None:
         head = HEADER.unpack_from(raw)
-        if head[0][:6] != MAGIC[:6] or head[1:3] != (RELOCATABLE, X86_64):
-            raise LinkError("expected a relocatable object for x86-64")
+        machine = next((m for m in MACHINES.values() if m.number == head[2]), None)
+        if head[0][:6] != MAGIC[:6] or head[1] != RELOCATABLE or machine is None:
+            raise LinkError(f"expected a relocatable object for {' or '.join(MACHINES)}")
+        self.machine = machine
         self._raw = raw
         heads = [SECTION.unpack_from(raw, head[6] + i * head[11]) for i in range(head[12])]
         names = heads[head[13]]
         table = next(h for h in heads if h[1] == SYMTAB)
         strings = heads[table[6]]
         self.symbols = tuple(
-            Symbol(self._text(strings, name), info, index, value, size)
-            for name, info, _, index, value, size in SYMBOL.iter_unpack(self._bytes(table))
+            Symbol(self._text(strings, name), info, index, value, size, other)
+            for name, info, other, index, value, size in SYMBOL.iter_unpack(self._bytes(table))
         )
         relocations = {
             h[7]: tuple(
@@ -137,7 +140,8 @@ class RelocatableObject:
     @cached_property
     def through_table(self) -> tuple[int, ...]:
         """Symbols whose addresses the code loads from the global offset table."""
-        loaded = {r.symbol for s in self.sections.values() for r in s.relocations if r.kind in GOT_RELATIVE}
+        kinds = self.machine.through_table
+        loaded = {r.symbol for s in self.sections.values() for r in s.relocations if r.kind in kinds}
         return tuple(sorted(loaded | set(self.imports)))
 
 
@@ -156,28 +160,51 @@ class StringTable:
         return self._at[text]
 
 
-def data_object(symbol: str, parts: Sequence[bytes]) -> bytes:
+def data_object(symbol: str, parts: Sequence[bytes], machine: Machine) -> bytes:
     """A relocatable object that defines one symbol: read-only bytes that start on a page."""
-    content, names, symbols = b"".join(parts) + bytes(PAGE), StringTable(), StringTable()
+    content = b"".join(parts) + bytes(PAGE)
+    section = Section(".rodata.weights", PROGBITS, ALLOC, len(content), PAGE, content, ())
     # Hidden: another library of the same program may have the symbol too.
-    table = bytes(SYMBOL.size) + SYMBOL.pack(symbols.put(symbol), 0x11, 2, 1, 0, len(content))
-    sections = (
-        (".rodata.weights", PROGBITS, ALLOC, content, 0, 0, PAGE, 0),
-        (".symtab", SYMTAB, 0, table, 3, 1, 8, SYMBOL.size),
-        (".strtab", STRTAB, 0, symbols.content, 0, 0, 1, 0),
-        (".note.GNU-stack", PROGBITS, 0, b"", 0, 0, 1, 0),
-        (".shstrtab", STRTAB, 0, names.content, 0, 0, 1, 0),
-    )
-    for name, *_ in sections:
-        names.put(name)
-    out, heads = bytearray(HEADER.size), bytearray(SECTION.size)
-    for name, kind, flags, body, link, info, alignment, entry in sections:
-        out += bytes(-len(out) % alignment)
-        heads += SECTION.pack(
-            names.put(name), kind, flags, 0, len(out), len(body), link, info, alignment, entry
+    return written([section], [Symbol(symbol, GLOBAL << 4 | OBJECT, 1, 0, len(content), HIDDEN)], machine)
+
+
+def written(sections: Sequence[Section], symbols: Sequence[Symbol], machine: Machine) -> bytes:
+    """A relocatable object.
+
+    Args:
+        sections: a symbol's `section` counts them from 1, a relocation's `symbol` the symbols from 1.
+        symbols: local ones first.
+        machine: that runs it.
+    """
+    names, strings = StringTable(), StringTable()
+    table = bytearray(SYMBOL.size)
+    for s in symbols:
+        table += SYMBOL.pack(strings.put(s.name), s.info, s.visibility, s.section, s.value, s.size)
+    relocated = [(n, s) for n, s in enumerate(sections, 1) if s.relocations]
+    at = 1 + len(sections) + len(relocated)  # of the symbol table
+    rows = [(s.name, s.kind, s.flags, s.content, s.size, 0, 0, s.alignment, 0) for s in sections]
+    for n, section in relocated:
+        content = b"".join(
+            RELA.pack(r.offset, r.symbol << 32 | r.kind, r.addend) for r in section.relocations
         )
+        rows.append(
+            (f".rela{section.name}", RELA_TABLE, INFO_LINK, content, len(content), at, n, 8, RELA.size)
+        )
+    first_global = 1 + sum(not s.info >> 4 for s in symbols)
+    rows += [
+        (".symtab", SYMTAB, 0, bytes(table), len(table), at + 1, first_global, 8, SYMBOL.size),
+        (".strtab", STRTAB, 0, bytes(strings.content), len(strings.content), 0, 0, 1, 0),
+        (".note.GNU-stack", PROGBITS, 0, b"", 0, 0, 0, 1, 0),
+    ]
+    for name in (*(row[0] for row in rows), ".shstrtab"):
+        names.put(name)
+    rows.append((".shstrtab", STRTAB, 0, bytes(names.content), len(names.content), 0, 0, 1, 0))
+    out, heads = bytearray(HEADER.size), bytearray(SECTION.size)
+    for name, kind, flags, body, size, link, info, alignment, entry in rows:
+        out += bytes(-len(out) % alignment)
+        heads += SECTION.pack(names.put(name), kind, flags, 0, len(out), size, link, info, alignment, entry)
         out += body
     out += bytes(-len(out) % 8)
-    head = (MAGIC, RELOCATABLE, X86_64, 1, 0, 0, len(out), 0, HEADER.size, 0, 0, SECTION.size)
-    HEADER.pack_into(out, 0, *head, len(sections) + 1, len(sections))
+    head = (MAGIC, RELOCATABLE, machine.number, 1, 0, 0, len(out), 0, HEADER.size, 0, 0, SECTION.size)
+    HEADER.pack_into(out, 0, *head, len(rows) + 1, len(rows))
     return bytes(out + heads)

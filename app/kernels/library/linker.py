@@ -1,4 +1,4 @@
-"""Shared libraries for x86-64 Linux from one relocatable object, without a linker.
+"""Shared libraries for Linux from one relocatable object, without a linker.
 
 The file has four loaded parts: read-only, code, written, and the weights, which start on a page of their own.
 Functions of the C library are bound when the library is loaded, each to a version that glibc 2.17 has.
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.kernels.library.c_library import IMPORTS
+from app.kernels.library.c_library import imported
 from app.kernels.library.elf import (
     ALLOC,
     BSS,
@@ -21,20 +21,12 @@ from app.kernels.library.elf import (
     DYNAMIC,
     DYNSYM,
     EXECUTE,
-    GOT_RELATIVE,
     HASH,
     HEADER,
     MAGIC,
     NOBITS,
     NOTE,
-    PAGE,
     PROGBITS,
-    R_64,
-    R_GLOB_DAT,
-    R_PC32,
-    R_PC64,
-    R_PLT32,
-    R_RELATIVE,
     READ,
     RELA,
     RELA_TABLE,
@@ -48,13 +40,15 @@ from app.kernels.library.elf import (
     VERSIONS,
     WEIGHTS,
     WRITE,
-    X86_64,
     LinkError,
     RelocatableObject,
     Relocation,
     Section,
     StringTable,
 )
+from app.kernels.library.relocations import Site
+
+MARGIN = 4096  # bytes behind the weights that may be read
 
 
 @dataclass
@@ -79,8 +73,9 @@ class _Piece:
 
 @dataclass
 class _Layout:
-    """The pieces of a library in the order of their addresses, by part."""
+    """The pieces of a library in the order of their addresses, by part, each of which begins on a page."""
 
+    page: int
     parts: dict[int, list[_Piece]] = field(default_factory=lambda: {p: [] for p in (*range(5), WEIGHTS)})
 
     def add(self, part: int, piece: _Piece) -> _Piece:
@@ -92,7 +87,7 @@ class _Layout:
         at = start
         for part in (READ, CODE, RELRO, DATA, BSS, WEIGHTS):
             if part != READ:
-                at = _up(at, PAGE)
+                at = _up(at, self.page)
             for piece in self.parts[part]:
                 at = piece.address = _up(at, piece.alignment)
                 at += piece.length
@@ -114,13 +109,13 @@ def shared_library(
     """A shared library.
 
     Args:
-        obj: relocatable object for x86-64, position-independent, small code model.
+        obj: relocatable object, position-independent, small code model.
         exports: names of the functions that users of the library see.
         soname: name that the library is linked by.
         weights: symbol that the object refers to, and the bytes that it names.
 
     Raises:
-        LinkError: the object calls what is not in `IMPORTS`, or has an unknown relocation.
+        LinkError: the object calls what is unknown to `imported`, or has an unknown relocation.
     """
     return _Linker(RelocatableObject(obj), exports, soname, weights).linked()
 
@@ -136,7 +131,9 @@ class _Linker:
         self.obj = obj
         self.weights_symbol, blobs = weights
         self.imports = [i for i in obj.imports if obj.symbols[i].name != self.weights_symbol]
-        unknown = sorted(obj.symbols[i].name for i in self.imports if obj.symbols[i].name not in IMPORTS)
+        found = {i: imported(obj.symbols[i].name, obj.machine.architecture) for i in self.imports}
+        self.bound = {i: pair for i, pair in found.items() if pair is not None}
+        unknown = sorted(obj.symbols[i].name for i, pair in found.items() if pair is None)
         if unknown:
             raise LinkError(
                 f"the kernels call functions that no C library is known to have: {', '.join(unknown)}"
@@ -144,7 +141,7 @@ class _Linker:
         self.exports = [
             i for i, s in enumerate(obj.symbols) if s.name in exports and s.section and s.info >> 4
         ]
-        self.layout = _Layout()
+        self.layout = _Layout(obj.machine.page)
         self.strings = StringTable()
         self._dynamic_symbols = [*self.imports, *self.exports]
         self._make_pieces(soname, blobs)
@@ -165,16 +162,16 @@ class _Linker:
         self.got = self._add(RELRO, ".got", PROGBITS, 8 * len(self._table), WRITE)
         size = 16 * (16 + len(self.needed))
         self.dynamic = self._add(RELRO, ".dynamic", DYNAMIC, size, WRITE, entry=16, link=".dynstr")
-        self.weights = self._add(WEIGHTS, ".stowplan.weights", PROGBITS, 0, alignment=PAGE)
+        self.weights = self._add(WEIGHTS, ".stowplan.weights", PROGBITS, 0, alignment=self.layout.page)
         self.weights.content += b"".join(blobs)
-        self.weights.content += bytes(PAGE)  # loads whose masked lanes lie behind the last array
+        self.weights.content += bytes(MARGIN)  # loads whose masked lanes lie behind the last array
 
     def _make_tables(self, soname: str) -> None:
         """Tables that the loader reads first: names, versions, relocations."""
         names = [self.obj.symbols[i].name for i in self._dynamic_symbols]
         for name in names:
             self.strings.put(name)
-        needed = sorted({IMPORTS[self.obj.symbols[i].name][0] for i in self.imports})
+        needed = sorted({library for library, _ in self.bound.values()})
         self.soname, self.needed = self.strings.put(soname), [self.strings.put(n) for n in needed]
         versions, need = self._versions(needed)
         count = len(names) + 1
@@ -188,7 +185,8 @@ class _Linker:
         self.versions.content += versions
         self.need = add(READ, ".gnu.version_r", VERSION_NEED, 0, link=".dynstr", info=len(needed))
         self.need.content += need
-        absolute = sum(r.kind == R_64 for s in self.obj.sections.values() for r in s.relocations)
+        kind = self.obj.machine.absolute
+        absolute = sum(r.kind == kind for s in self.obj.sections.values() for r in s.relocations)
         size = 24 * (absolute + len(self._table))
         self.rela = add(READ, ".rela.dyn", RELA_TABLE, size, entry=24, link=".dynsym")
 
@@ -216,7 +214,7 @@ class _Linker:
 
     def _versions(self, needed: Sequence[str]) -> tuple[bytearray, bytearray]:
         """Contents of .gnu.version and .gnu.version_r."""
-        wanted = [IMPORTS[self.obj.symbols[i].name] for i in self.imports]
+        wanted = [self.bound[i] for i in self.imports]
         pairs = sorted(set(wanted))
         numbers = {pair: n for n, pair in enumerate(pairs, 2)}  # 0 is local, 1 the library's own
         table = struct.pack(
@@ -258,50 +256,48 @@ class _Linker:
 
     def _bind(self) -> None:
         """Apply the relocations; what only the loader knows goes into .rela.dyn."""
+        machine = self.obj.machine
         slot = {s: self.got.address + 8 * n for n, s in enumerate(self._table)}
         stub = {s: self.stubs.address + 16 * n for n, s in enumerate(self.imports)}
         number = {s: n for n, s in enumerate(self._dynamic_symbols, 1)}
         later: list[tuple[int, int, int]] = []
         for n, symbol in enumerate(self.imports):
-            at = self.stubs.address + 16 * n
-            struct.pack_into("<2si", self.stubs.content, 16 * n, b"\xff\x25", slot[symbol] - (at + 6))
+            self.stubs.content[16 * n : 16 * n + 16] = machine.stub(stub[symbol], slot[symbol])
         for symbol in self._table:
-            imported = symbol in stub
             later.append(
-                (slot[symbol], number[symbol] << 32 | R_GLOB_DAT, 0)
-                if imported
-                else (slot[symbol], R_RELATIVE, self._address(symbol))
+                (slot[symbol], number[symbol] << 32 | machine.bound, 0)
+                if symbol in stub
+                else (slot[symbol], machine.relative, self._address(symbol))
             )
         for index, piece in self.placed.items():
             for r in self.obj.sections[index].relocations:
                 at = piece.address + r.offset
-                if r.kind == R_64:
+                if r.kind == machine.absolute:
                     later.append(
-                        (at, number[r.symbol] << 32 | R_64, r.addend)
+                        (at, number[r.symbol] << 32 | machine.absolute, r.addend)
                         if r.symbol in stub
-                        else (at, R_RELATIVE, self._address(r.symbol) + r.addend)
+                        else (at, machine.relative, self._address(r.symbol) + r.addend)
                     )
-                elif r.kind in (R_PC32, R_PLT32):
-                    target = stub[r.symbol] if r.symbol in stub else self._address(r.symbol)
-                    self._put(piece, r, "<i", target + r.addend - at)
-                elif r.kind in GOT_RELATIVE:
-                    self._put(piece, r, "<i", slot[r.symbol] + r.addend - at)
-                elif r.kind == R_PC64:
-                    self._put(piece, r, "<q", self._address(r.symbol) + r.addend - at)
-                else:
-                    name = self.obj.symbols[r.symbol].name
-                    raise LinkError(f"relocation of type {r.kind} against {name!r} in {piece.name}")
+                    continue
+                target = stub[r.symbol] if r.symbol in stub else self._address(r.symbol)
+                self._put(piece, r, Site(at, target + r.addend, slot.get(r.symbol, 0) + r.addend))
         # Relative ones first: the loader counts on it (DT_RELACOUNT).
-        later.sort(key=lambda r: (r[1] != R_RELATIVE, r))
-        self.relative = sum(r[1] == R_RELATIVE for r in later)
+        later.sort(key=lambda r: (r[1] != machine.relative, r))
+        self.relative = sum(r[1] == machine.relative for r in later)
         for n, entry in enumerate(later):
             RELA.pack_into(self.rela.content, 24 * n, *entry)
 
-    def _put(self, piece: _Piece, relocation: Relocation, form: str, value: int) -> None:
+    def _put(self, piece: _Piece, relocation: Relocation, site: Site) -> None:
+        field = self.obj.machine.fields.get(relocation.kind)
+        if field is None:
+            name = self.obj.symbols[relocation.symbol].name
+            raise LinkError(f"relocation of type {relocation.kind} against {name!r} in {piece.name}")
+        form, content = field
+        (old,) = struct.unpack_from(form, piece.content, relocation.offset)
         try:
-            struct.pack_into(form, piece.content, relocation.offset, value)
+            struct.pack_into(form, piece.content, relocation.offset, content(old, site))
         except struct.error as cause:
-            raise LinkError(f"{piece.name} lies more than 2 GiB from what it refers to") from cause
+            raise LinkError(f"{piece.name} lies too far from what it refers to") from cause
 
     def _write_symbols(self) -> None:
         names = [p.name for p in self.layout.pieces]
@@ -357,18 +353,18 @@ class _Linker:
 
     def _segments(self) -> list[tuple[int, ...]]:
         """Type, flags, address, bytes in the file, bytes in memory, alignment."""
-        span = self.layout.span
+        span, page = self.layout.span, self.layout.page
         read, code, weights = span(READ), span(CODE), span(WEIGHTS)
         relro, written, memory = span(RELRO), span(RELRO, DATA), span(RELRO, DATA, BSS)
         found: list[tuple[int, ...]] = [
-            (1, 4, 0, read[1], read[1], PAGE),
-            (1, 5, code[0], code[1] - code[0], code[1] - code[0], PAGE),
-            (1, 6, written[0], written[1] - written[0], memory[1] - memory[0], PAGE),
-            (1, 4, weights[0], weights[1] - weights[0], weights[1] - weights[0], PAGE),
+            (1, 4, 0, read[1], read[1], page),
+            (1, 5, code[0], code[1] - code[0], code[1] - code[0], page),
+            (1, 6, written[0], written[1] - written[0], memory[1] - memory[0], page),
+            (1, 4, weights[0], weights[1] - weights[0], weights[1] - weights[0], page),
             (2, 6, self.dynamic.address, len(self.dynamic.content), len(self.dynamic.content), 8),
             (4, 4, self.note.address, len(self.note.content), len(self.note.content), 4),
             (0x6474E551, 6, 0, 0, 0, 16),  # the stack is not executable
-            (0x6474E552, 4, relro[0], relro[1] - relro[0], _up(relro[1], PAGE) - relro[0], 1),
+            (0x6474E552, 4, relro[0], relro[1] - relro[0], _up(relro[1], page) - relro[0], 1),
         ]
         if self.frames is not None:
             size = len(self.frame_table.content)
@@ -396,7 +392,18 @@ class _Linker:
         table += SECTION.pack(name, STRTAB, 0, 0, strings_at, len(names.content), 0, 0, 1, 0)
         out += names.content
         out += bytes(-len(out) % 8)
-        start = (MAGIC, SHARED, X86_64, 1, 0, HEADER.size, len(out), 0, HEADER.size, SEGMENT.size)
+        start = (
+            MAGIC,
+            SHARED,
+            self.obj.machine.number,
+            1,
+            0,
+            HEADER.size,
+            len(out),
+            0,
+            HEADER.size,
+            SEGMENT.size,
+        )
         out += table
         sections = len(pieces) + 2
         HEADER.pack_into(out, 0, *start, len(segments), SECTION.size, sections, sections - 1)

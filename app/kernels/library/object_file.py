@@ -1,24 +1,24 @@
-"""Kernels, driver, runtime and tables of a program as one position-independent object file.
+"""Kernels, driver, runtime and tables of a program as position-independent object files.
 
-The kernels are the optimized bitcode that the cache keeps; only machine code is generated again. Every
-function is local to the object before modules are joined, but for the entries of kernels: numba's names carry
-a counter of the process that compiled them, and could meet.
+The kernels are the optimized bitcode that the cache keeps; only machine code is generated again, once for
+all programs. Every function is local to its object, but for the entries.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as binding
-import numba
-from numba.core.codegen import get_host_cpu_features
 
-from app.kernels.cpu.codegen import linking
 from app.kernels.cpu.codegen.callback import bitcode
-from app.kernels.cpu.runtime import driver
+from app.kernels.cpu.runtime.processor import ARCHITECTURE, Processor
+from app.kernels.library.elf import LinkError
 
 HERE = Path(__file__).parent
-RUNTIME = HERE / "runtime.ll"  # runtime.c, compiled by `make library-runtime`
+# runtime.c by architecture, compiled by `make library-runtime`.
+RUNTIMES: Mapping[str, Path] = {"x86_64": HERE / "runtime.ll", "aarch64": HERE / "runtime_aarch64.ll"}
 API = (
     *(
         "stowplan_metadata",
@@ -33,77 +33,79 @@ API = (
 )
 
 
-def object_file(kernels: Mapping[str, Any], tables: str) -> bytes:
-    """An ELF object of kernels with the driver and the runtime.
-
-    Args:
-        kernels: numba callbacks by the symbol that the tables call them by.
-        tables: LLVM assembly that defines `stowplan_program` (`program.h`).
-    """
-    _initialize()
-    machine = binding.Target.from_default_triple().create_target_machine(
-        cpu=processor(), features=features(), opt=3, reloc="pic", codemodel="small"
-    )
-    whole = binding.parse_assembly(tables)
-    whole.triple, whole.data_layout = machine.triple, str(machine.target_data)
-    for module in _modules({**kernels, **driver.entries()}):
-        whole.link_in(module)
-    runtime = binding.parse_assembly(RUNTIME.read_text(encoding="utf-8"))
-    runtime.triple, runtime.data_layout = whole.triple, whole.data_layout
-    whole.link_in(runtime)
-    for function in whole.functions:
-        if not function.is_declaration and function.name not in API:
-            function.linkage = "internal"
-    _drop_unused(whole, machine)
-    whole.verify()
-    return bytes(machine.emit_object(whole))
+# Intrinsics that numba's modules for x86-64 call, as another architecture has them.
+_TRANSLATED: Mapping[str, str] = {
+    "call void @llvm.x86.sse2.pause()": "call void @llvm.aarch64.hint(i32 1)",
+    "declare void @llvm.x86.sse2.pause()": "declare void @llvm.aarch64.hint(i32)",
+    "@llvm.readcyclecounter()": "@llvm.readsteadycounter()",  # the counter of cycles is the system's alone
+}
 
 
-def processor() -> str:
-    """LLVM's name of the processor that kernels are compiled for."""
-    return str(numba.config.CPU_NAME or binding.get_host_cpu_name())
+class Emitter:
+    """Object files for a processor."""
 
+    def __init__(self, processor: Processor) -> None:
+        self.processor = processor
 
-def features() -> str:
-    """LLVM's features of that processor."""
-    return str(numba.config.CPU_FEATURES or get_host_cpu_features())
+    def of_assembly(self, text: str) -> bytes:
+        """An object of LLVM assembly, whose triple and data layout are the processor's."""
+        module = binding.parse_assembly(text)
+        machine = self._machine
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+        return bytes(machine.emit_object(module))
 
+    def of_callback(self, callback: Any, symbol: str) -> bytes:
+        """An object of a numba callback, which is called by a symbol.
 
-def _initialize() -> None:
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    binding.initialize_native_asmparser()  # for the inline assembly of the runtime
-
-
-def _modules(entries: Mapping[str, Any]) -> Iterable[Any]:
-    """The module of every entry, and those of the functions that several kernels share."""
-    todo, seen = dict(entries), set(entries)
-    while todo:
-        symbol, callback = todo.popitem()
-        module = binding.parse_bitcode(bitcode(callback))
+        Raises:
+            LinkError: it has instructions that the processor's architecture has not.
+        """
+        module = self._translated(binding.parse_bitcode(bitcode(callback)))
         for function in list(module.functions):
-            if function.is_declaration:
-                other = linking.linked(function.name)
-                if other is not None and function.name not in seen:
-                    seen.add(function.name)
-                    todo[function.name] = other
-            elif function.name == callback.native_name:
+            if function.name == callback.native_name:
                 function.name = symbol
                 function.linkage, function.visibility = "external", "hidden"
-            else:
+            elif not function.is_declaration:
                 function.linkage = "internal"
         for variable in module.global_variables:
             if not variable.is_declaration:
                 variable.linkage = "internal"
-        yield module
+        self._drop_unused(module)
+        module.verify()
+        return bytes(self._machine.emit_object(module))
 
+    def _translated(self, module: Any) -> Any:
+        """A module of numba's for the processor, whose architecture may be another."""
+        if self.processor.architecture == ARCHITECTURE:
+            return module
+        text = str(module)
+        for ours, theirs in _TRANSLATED.items():
+            text = text.replace(ours, theirs)
+        left = re.search(r"@llvm\.x86\.[\w.]+", text)
+        if left:
+            raise LinkError(f"{self.processor.architecture} has no instruction for {left[0]}")
+        translated = binding.parse_assembly(text)
+        translated.triple, translated.data_layout = self._machine.triple, str(self._machine.target_data)
+        return translated
 
-def _drop_unused(module: Any, machine: Any) -> None:
-    """Drop numba's wrappers and their error path, where no kernel can raise."""
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
-    passes = binding.create_new_module_pass_manager()
-    passes.add_ipsccp_pass()
-    passes.add_simplify_cfg_pass()
-    passes.add_global_dead_code_eliminate_pass()
-    passes.add_strip_dead_prototype_pass()
-    passes.run(module, builder)
+    @cached_property
+    def _machine(self) -> Any:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        binding.initialize_native_asmparser()  # for the inline assembly of the runtime
+        processor = self.processor
+        return binding.Target.from_triple(processor.triple).create_target_machine(
+            cpu=processor.name, features=processor.features, opt=3, reloc="pic", codemodel="small"
+        )
+
+    def _drop_unused(self, module: Any) -> None:
+        """Drop numba's wrappers and their error path, where no kernel can raise."""
+        tuning = binding.create_pipeline_tuning_options(speed_level=3)
+        builder = binding.create_pass_builder(self._machine, tuning)
+        passes = binding.create_new_module_pass_manager()
+        passes.add_ipsccp_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.add_strip_dead_prototype_pass()
+        passes.run(module, builder)

@@ -41,6 +41,7 @@ static size_t weights_bytes_mapped;
 
 /* ---- processor ---- */
 
+#ifdef __x86_64__
 static void cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4]) {
     __asm__ volatile("cpuid" : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3]) : "a"(leaf), "c"(subleaf));
 }
@@ -63,6 +64,9 @@ static int processor_fits(void) {
     }
     return 1;
 }
+#else
+static int processor_fits(void) { return 1; } /* the instructions that every processor of the architecture has */
+#endif
 
 /* ---- memory ---- */
 

@@ -36,11 +36,14 @@ from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import ExportError
 from app.engine.types.options import Bindings, Options
-from app.engine.types.target import host
+from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.processor import compiled_for
 from app.kernels.library.c_library import IMPORTS
+from app.kernels.library.joining import joined
+from app.kernels.library.kernel_objects import kernel_objects
 from app.kernels.library.linker import shared_library
-from app.kernels.library.object_file import API, features, object_file
+from app.kernels.library.object_file import API, Emitter
 from tests.engine.backends.random_bodies import Writer, random_inputs
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are for x86-64")
@@ -83,12 +86,12 @@ def model(text: str) -> onnx.ModelProto:
     return proto
 
 
-def planned(text: str, folder: Path, threads: int = 1) -> Program:
+def planned(text: str, folder: Path, threads: int = 1, target: Target | None = None) -> Program:
     path = folder / "net.onnx"
     path.write_bytes(model(text).SerializeToString())
     options = Options(autotune=False, threads=threads)
     return session.planned(
-        session.canonical(load(path), host(), options, Bindings(), load_registry()), options
+        session.canonical(load(path), target or host(), options, Bindings(), load_registry()), options
     )
 
 
@@ -236,13 +239,10 @@ def test_wrong_arguments_have_a_status_and_a_message(loaded: ctypes.CDLL) -> Non
 def test_a_processor_without_the_instructions_is_refused(
     program: Program, made: Library, compiler: Compiler, tmp_path: Path
 ) -> None:
-    found = image(program)
-    kernels = {
-        symbol: compiler.compile(request[0], request[1], request[2], takes_thread=request[3]).keep
-        for request, symbol in found.symbols.items()
-    }
-    assert "+xop" not in features()
-    obj = object_file(kernels, assembly(found, f"{features()},+xop", made.metadata))
+    found, own = image(program), compiled_for()
+    assert "+xop" not in own.features
+    tables = Emitter(own).of_assembly(assembly(found, f"{own.features},+xop", made.metadata))
+    obj = joined([tables, *kernel_objects(found.symbols, compiler, own)], API)
     path = tmp_path / "other.so"
     path.write_bytes(shared_library(obj, API, "other.so", (WEIGHTS_SYMBOL, found.weights.parts)))
     other, handle = ctypes.CDLL(str(path)), ctypes.c_void_p()

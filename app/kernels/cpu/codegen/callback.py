@@ -25,7 +25,7 @@ def compile_callback(signature: Any, function: Callable[..., Any]) -> Any:
     # The folder of the cache changes where a process has several compilers.
     compiled.bitcode = Path(numba.config.CACHE_DIR) / "bitcode" / f"{name}.bc"
     if not compiled.cache_hits:
-        _write(compiled.bitcode, binding.parse_assembly(compiled.inspect_llvm()).as_bitcode())
+        write_whole(compiled.bitcode, binding.parse_assembly(compiled.inspect_llvm()).as_bitcode())
     return compiled
 
 
@@ -34,7 +34,8 @@ def bitcode(compiled: Any) -> bytes:
     return bytes(compiled.bitcode.read_bytes())
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that others see whole or not at all; its folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)

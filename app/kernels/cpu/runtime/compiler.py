@@ -25,12 +25,12 @@ from types import ModuleType
 from typing import Any
 
 import llvmlite
-import llvmlite.binding as binding
 import numba
 from numba import types
 
 from app.kernels.cpu.codegen import linking, memory
 from app.kernels.cpu.codegen.callback import compile_callback
+from app.kernels.cpu.runtime.processor import Processor, compiled_for
 from app.kernels.garbage import uncollected
 
 logger = logging.getLogger("stowplan.kernels")
@@ -69,12 +69,12 @@ class CompiledKernel:
         return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * numbers)(self.address)
 
 
-def source_hash() -> str:
-    """A hash of every kernel source, of numba and LLVM, and of the processor.
+def source_hash(processor: Processor | None = None) -> str:
+    """A hash of every kernel source, of numba and LLVM, and of a processor, by default of `compiled_for`.
 
     Machine code, timings and the choice of unrollings are the processor's own.
     """
-    machine = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    machine = " ".join(processor or compiled_for())
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {machine}".encode())
     folder = Path(__file__).parents[1]
     for path in sorted((folder.parent / "expressions.py", *folder.rglob("*.py"))):

@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.processor import compiled_for
 
 # What `Compiler.compile` is asked for: kernel, types of its arguments, static arguments, takes_thread.
 Request: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...] | None, bool]
 
 EACH = 2  # kernels that a helper must have to do, for what its start costs
 
-_HELPER = (
-    "import json, sys; path, *rest = json.loads(sys.stdin.readline()); sys.path[:] = path; "
-    "from app.kernels.cpu.runtime.parallel import serve; serve(*rest)"
+# Begins a process that compiles for a processor; a call of a function with `rest` follows.
+PRELUDE = (
+    "import json, sys; path, processor, *rest = json.loads(sys.stdin.readline()); sys.path[:] = path; "
+    "from app.kernels.cpu.runtime.processor import compile_for; compile_for(*processor[:2]); "
+    "from app.kernels.cpu.runtime.parallel import end_with_input; end_with_input(); "
 )
+_HELPER = f"{PRELUDE}from app.kernels.cpu.runtime.parallel import serve; serve(*rest)"
 
 
 @contextmanager
@@ -38,10 +42,7 @@ def helped(compiler: Compiler, requests: Iterable[Request]) -> Iterator[None]:
         # Each begins at another place, and all go through all of the list.
         first = len(missing) - len(missing) * (number - 1) // (count + 1)
         order = missing[:first][::-1] + missing[first:][::-1]
-        helper = subprocess.Popen([sys.executable, "-c", _HELPER], stdin=subprocess.PIPE, text=True)
-        assert helper.stdin is not None
-        print(json.dumps([sys.path, str(compiler.cache), order]), file=helper.stdin, flush=True)
-        helpers.append(helper)
+        helpers.append(started(_HELPER, compiled_for(), str(compiler.cache), order))
     try:
         yield
         for helper in helpers:
@@ -52,24 +53,39 @@ def helped(compiler: Compiler, requests: Iterable[Request]) -> Iterator[None]:
             helper.communicate()
 
 
+def started(code: str, *sent: Any, **options: Any) -> subprocess.Popen[str]:
+    """A process that runs code after `PRELUDE` on what is sent, with these options of `Popen`.
+
+    It ends with this one at the latest: it watches its input, which stays open until then.
+    """
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True, **options)
+    assert process.stdin is not None
+    print(json.dumps([sys.path, *sent]), file=process.stdin, flush=True)
+    return process
+
+
 def serve(cache: str, requests: list[Any]) -> None:
     """Compile the driver and the requests that nobody has begun; what a helper process does."""
     from app.kernels.cpu.runtime.driver import compile_dispatch_loop
 
-    threading.Thread(target=_end_with_input, daemon=True).start()
     compiler = Compiler(Path(cache), processes=1)
     compile_dispatch_loop()
-    for kernel, types, static, takes_thread in map(_tuples, requests):
+    for kernel, types, static, takes_thread in map(tuples, requests):
         if not compiler.has(kernel, types, static, takes_thread):
             compiler.compile(kernel, types, static, takes_thread=takes_thread)
 
 
-def _end_with_input() -> None:
-    while os.read(sys.stdin.fileno(), 1):  # no lock is held, which the end of the interpreter would wait for
-        pass
-    os._exit(1)
+def end_with_input() -> None:
+    """End this process as soon as its input ends, as it does with the process that has the other side."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1):  # no lock that the interpreter's end waits for
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
-def _tuples(value: Any) -> Any:
-    """JSON has lists only."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def tuples(value: Any) -> Any:
+    """A request as it was before JSON, which has lists only."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value

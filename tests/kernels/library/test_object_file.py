@@ -1,0 +1,62 @@
+"""Objects for another architecture out of modules for this one, and the limits of its instructions."""
+
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import llvmlite.binding as binding
+import pytest
+
+from app.kernels.cpu.runtime.processor import ARCHITECTURE, Processor
+from app.kernels.library.elf import LinkError, RelocatableObject
+from app.kernels.library.object_file import Emitter
+from app.kernels.library.relocations import AARCH64, Site
+
+pytestmark = pytest.mark.skipif(ARCHITECTURE != "x86_64", reason="libraries for others are made on x86-64")
+ARM = Emitter(Processor("generic", "+neon", "aarch64"))
+WAITING = """
+declare void @llvm.x86.sse2.pause()
+declare i64 @llvm.readcyclecounter()
+define i64 @f() {
+  call void @llvm.x86.sse2.pause()
+  %t = call i64 @llvm.readcyclecounter()
+  ret i64 %t
+}
+"""
+BYTES = """
+declare <4 x i32> @llvm.x86.avx512.vpdpbusd.128(<4 x i32>, <16 x i8>, <16 x i8>)
+define <4 x i32> @f(<4 x i32> %z, <16 x i8> %x) {
+  %y = call <4 x i32> @llvm.x86.avx512.vpdpbusd.128(<4 x i32> %z, <16 x i8> %x, <16 x i8> %x)
+  ret <4 x i32> %y
+}
+"""
+
+
+def callback(text: str, folder: Path) -> Any:
+    """A module as numba's callback `f`."""
+    path = folder / "f.bc"
+    path.write_bytes(binding.parse_assembly(text).as_bitcode())
+    return SimpleNamespace(native_name="f", bitcode=path)
+
+
+def test_a_loop_that_waits_yields(tmp_path: Path) -> None:
+    obj = RelocatableObject(ARM.of_callback(callback(WAITING, tmp_path), "waits"))
+    assert obj.machine is AARCH64
+    (text,) = (s for s in obj.sections.values() if s.name == ".text")
+    assert 0xD503203F in struct.unpack(f"<{text.size // 4}I", text.content)  # yield
+    assert [s.name for s in obj.symbols if s.info >> 4] == ["waits"]
+
+
+def test_instructions_of_this_architecture_alone_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LinkError, match=r"aarch64 has no instruction for @llvm\.x86\.avx512\.vpdpbusd\.128"):
+        ARM.of_callback(callback(BYTES, tmp_path), "multiplies")
+
+
+@pytest.mark.parametrize(("kind", "reach"), [(283, 1 << 27), (275, 1 << 32)])
+def test_fields_hold_what_fits(kind: int, reach: int) -> None:
+    form, content = AARCH64.fields[kind]
+    for distance in (reach - 4096, -reach):
+        struct.pack(form, content(0, Site(reach, reach + distance, 0)))
+    with pytest.raises(struct.error):
+        content(0, Site(0, reach, 0))

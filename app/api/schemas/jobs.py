@@ -90,7 +90,7 @@ class JobOptions(Schema):
     export: list[Export] = Field(
         default=list(_DEFAULTS.export),
         max_length=3,
-        description="Libraries of the program for the service's machine, for jobs whose target it is. `c`: "
+        description="Libraries of the program for its target: a CPU of x86-64 or 64-bit ARM. `c`: "
         "`library.tar.gz` with a shared library, objects, a header and an example. `wheel`: `module.whl`, a "
         "Python module that needs numpy alone. `ort`: `operator.tar.gz`, a graph of one operator and the "
         "library that a session of onnxruntime registers. A program that needs more than compiled kernels "

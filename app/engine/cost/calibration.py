@@ -99,7 +99,7 @@ def features(group: Group, context: "PlanningContext", predicted: float) -> Feat
     innermost axis; pixels; threads, and what little work loses to them.
     """
     values = [v for v in (*group.inputs, *group.outputs) if graph.dtype(v) is not None]
-    if any(map(graph.is_dynamic, values)) or not values:
+    if any(map(graph.is_dynamic, (*values, *group.outputs[:1]))) or not values:
         return (1.0,) + (0.0,) * (COUNT - 1)
     target, shape = context.target, graph.static_shape(group.outputs[0]) or (1,)
     moved = max(sum(map(graph.nbytes, values)), 1)

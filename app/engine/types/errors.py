@@ -83,7 +83,7 @@ class InputError(EngineError, code="input-invalid"):
     """A shape, value or tensor given for an input is missing or does not fit the model."""
 
 
-class StorageBoundError(InputError):
+class StorageBoundError(InputError, code="storage-bound-exceeded"):
     """A run in which a value stores more than the job declares of it."""
 
 

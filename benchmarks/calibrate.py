@@ -96,7 +96,7 @@ def prepared(path: Path, target: Target, options: Options, compiler: Compiler | 
 
 
 def samples(model: str, compilation: Compilation, table: dict[str, float]) -> Iterator[Sample]:
-    """What the table knows of the candidates of a model, each kind of group once."""
+    """Samples of the table for the candidates of a model, each kind of group once."""
     context = PlanningContext.of(compilation)
     seen = set()
     for group, row in autotune.candidates(compilation, context):

@@ -1,6 +1,6 @@
 """Jobs: ask for them, follow them, cancel them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -251,14 +251,7 @@ def cancel_job(job_id: JobId, service: ServiceOf) -> JobAnswer:
 )
 def retry_job(job_id: JobId, response: Response, service: ServiceOf) -> JobAnswer:
     """Ask again what a job asked that has ended: a new job, in the same group."""
-    _find(service, job_id)
-    with service.database.write() as connection:
-        job = job_repository.find(connection, job_id)
-        draft = draft_again(connection, service.settings, job)
-        fresh = job_repository.create(connection, [draft], group=job["group_id"])
-        answer = answer_of(connection, service, job_repository.find(connection, fresh[0]))
-    accept(service, response, f"/v1/jobs/{answer.id}", fresh)
-    return answer
+    return _asked_again(job_id, response, service, {})
 
 
 @router.post(
@@ -273,10 +266,15 @@ def export_job(job_id: JobId, body: ExportRequest, response: Response, service: 
     Where an equal one succeeded already, the answer has its result at once. A job that named no backends is
     planned with `numba-cpu` alone, whose kernels can leave.
     """
+    changed = {"export": list(dict.fromkeys(body.formats)), "export_name": body.name}
+    return _asked_again(job_id, response, service, changed)
+
+
+def _asked_again(job_id: str, response: Response, service: Service, changed: Mapping[str, Any]) -> JobAnswer:
+    """A new job that asks what an ended one asked, with changed options."""
     _find(service, job_id)
     with service.database.write() as connection:
         job = job_repository.find(connection, job_id)
-        changed = {"export": list(dict.fromkeys(body.formats)), "export_name": body.name}
         draft = draft_again(connection, service.settings, job, changed)
         fresh = job_repository.create(connection, [draft], group=job["group_id"])
         answer = answer_of(connection, service, job_repository.find(connection, fresh[0]))

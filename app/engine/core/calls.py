@@ -224,7 +224,7 @@ class Jump:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """What it reads."""
+        """The flag, as of calls of kernels."""
         return (self.flag,)
 
 

@@ -285,7 +285,7 @@ def kernel(x, weights, scalars, y, sizes, work{operands}, begin, end, thread):
             channel = image * outputs + row
             place = channel * pixels + start
             for j in range(size):
-                # What a row writes too much the next one, or the first tiles of the line, write again.
+                # The next row, or the first tiles of the line, write again what a row writes too much.
                 for r in range(count):
                     tiles, to = at(m, j * v_row + r * wide), at(sums, OUTPUTS * r * columns)
                     for t in range((wide - 1) // LANES * LANES, -1, -LANES):

@@ -92,7 +92,7 @@ class _Kept:
 
     def _keep(self, symbol: str, callback: Any) -> None:
         content = self._emitter.of_callback(callback, symbol)
-        # What it calls comes first: an object that is there is complete.
+        # Its callees come first: an object that is there is complete.
         for name in _called(content):
             shared = linking.linked(name)
             if shared is not None and not self.has(name):

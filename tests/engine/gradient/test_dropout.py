@@ -130,7 +130,7 @@ def test_the_mask_of_a_file_is_an_input_of_its_training_graph(tmp_path: Path) ->
 
 
 def test_a_job_draws_masks_from_its_seed_and_verifies(tmp_path: Path) -> None:
-    """Of a file that asks for the gradient by a Gradient node."""
+    """A file asks for the gradient by a Gradient node."""
     path = saved(tmp_path, ", float[32,16] dw", GRADIENT)
     options = Options(autotune=False, benchmark_seconds=0.05, seed=7)
     summary = optimize.optimize(path, host(), options, Bindings(), tmp_path, kernels=tmp_path / "k")

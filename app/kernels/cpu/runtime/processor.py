@@ -27,7 +27,7 @@ class Processor(NamedTuple):
         return f"{self.architecture}-unknown-linux-gnu"
 
 
-# What numba takes for a processor of another architecture: its vectors have 128 bits, and it fuses products
+# Stand-in of numba for a processor of another architecture: its vectors have 128 bits, and it fuses products
 # and sums. The modules are translated afterwards.
 STAND_IN = Processor("x86-64-v3", "+avx2,+fma,+f16c,+prefer-128-bit", "x86_64")
 

@@ -75,8 +75,9 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=names,
         default=[],
-        metavar="c,wheel,ort",
-        help="libraries of the program for its target: for C, a Python module, an operator of onnxruntime",
+        metavar="c,wheel,ort,static",
+        help="libraries of the program for its target: for C, a Python module, an operator of onnxruntime, "
+        "a device without an operating system",
     )
     parser.add_argument("--fresh", action="store_true", help="run even when an equal job has its result")
     service.add_arguments(parser)
@@ -322,8 +323,8 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "--format",
         type=names,
         required=True,
-        metavar="c,wheel,ort",
-        help="for C, a Python module, an operator of onnxruntime",
+        metavar="c,wheel,ort,static",
+        help="for C, a Python module, an operator of onnxruntime, a device without an operating system",
     )
     parser.add_argument("--name", help="of the library (default: the model's)")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the files (default: this one)")

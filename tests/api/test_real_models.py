@@ -74,9 +74,11 @@ def test_a_job_leaves_libraries_that_compute_what_was_recorded(
 ) -> None:
     path = shared / "models" / "mnist_8.onnx"
     line = [str(path), "--target", "host", "--url", str(real.http.base_url), "--out", str(tmp_path)]
-    assert main(["optimize", *line, "--export", "c,wheel,ort", "--name", "MNIST 8"]) == 0
+    assert main(["optimize", *line, "--export", "c,wheel,ort,static", "--name", "MNIST 8"]) == 0
     (wheel,) = tmp_path.glob("mnist_8-*.whl")
-    operator, archive = sorted(tmp_path.glob("mnist_8-*.tar.gz"))
+    operator, static, archive = sorted(tmp_path.glob("mnist_8-*.tar.gz"))
+    with tarfile.open(static) as tar:
+        assert {Path(name).name for name in tar.getnames()} >= {"mnist_8.o", "mnist_8.h", "manifest.json"}
     with tarfile.open(archive) as tar:
         assert {Path(name).name for name in tar.getnames()} >= {"model.so", "model.h", "manifest.json"}
     with tarfile.open(operator) as tar:

@@ -45,6 +45,7 @@ ABOUT = {
     "library.tar.gz": "the program as a shared library for C, with objects, a header and an example",
     "module.whl": "the program as a Python module that needs numpy alone",
     "operator.tar.gz": "the program as an operator of onnxruntime: a graph and the library that it registers",
+    "static.tar.gz": "the program as one object for a device without an operating system",
     "model.onnx": "a model that was made of others",
     "model-symbol.json": "the same as a symbol of MXNet",
     "model-0000.params": "parameters of the symbol",

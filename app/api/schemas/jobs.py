@@ -89,11 +89,12 @@ class JobOptions(Schema):
     )
     export: list[Export] = Field(
         default=list(_DEFAULTS.export),
-        max_length=3,
+        max_length=4,
         description="Libraries of the program for its target: a CPU of x86-64 or 64-bit ARM. `c`: "
         "`library.tar.gz` with a shared library, objects, a header and an example. `wheel`: `module.whl`, a "
         "Python module that needs numpy alone. `ort`: `operator.tar.gz`, a graph of one operator and the "
-        "library that a session of onnxruntime registers. A program that needs more than compiled kernels "
+        "library that a session of onnxruntime registers. `static`: `static.tar.gz`, one object for a device "
+        "without an operating system; needs `threads` 1. A program that needs more than compiled kernels "
         "fails the job, which names the nodes.",
         examples=[["c", "wheel", "ort"]],
     )
@@ -120,7 +121,7 @@ class ExportRequest(Schema):
     model_config = ConfigDict(json_schema_extra={"examples": [{"formats": ["c", "ort"], "name": "resnet50"}]})
 
     formats: list[Export] = Field(
-        min_length=1, max_length=3, description="As the option `export` has them.", examples=[["c", "wheel"]]
+        min_length=1, max_length=4, description="As the option `export` has them.", examples=[["c", "wheel"]]
     )
     name: str = Field(default="", max_length=100, description="As the option `export_name`.")
 

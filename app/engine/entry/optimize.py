@@ -58,6 +58,7 @@ ARTIFACTS = (
     "library.tar.gz",  # only with the option `export`, as the next two
     "module.whl",
     "operator.tar.gz",
+    "static.tar.gz",
     "model.onnx",  # what `derive` makes, as these two
     "model-symbol.json",
     "model-0000.params",

@@ -1,7 +1,9 @@
 """The libraries that a job leaves, as its options ask for."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from app.engine.core.program import Program
@@ -9,29 +11,57 @@ from app.engine.export.custom_operator import operator_archive
 from app.engine.export.examples import examples
 from app.engine.export.library import Library, library
 from app.engine.export.package import archive, archive_name
+from app.engine.export.static_program import static_archive, static_program
 from app.engine.export.wheel import wheel, wheel_name
 from app.engine.report import text
 from app.engine.types.options import Export
 from app.kernels.cpu.runtime.compiler import Compiler
 
 
-def _archive(made: Library, _program: Program) -> tuple[str, bytes]:
-    return f"{archive_name(made)}.tar.gz", archive(made)
+@dataclass(frozen=True)
+class _Exported:
+    """A program that leaves; `name` is the model's."""
+
+    program: Program
+    compiler: Compiler
+    name: str
+
+    @cached_property
+    def library(self) -> Library:
+        """What several kinds are made of."""
+        return library(self.program, self.compiler, self.name)
 
 
-def _wheel(made: Library, program: Program) -> tuple[str, bytes]:
-    return wheel_name(made), wheel(made, text.text(program.compilation))
+# File name, content, and the description that examples are written from.
+_Made = tuple[str, bytes, Mapping[str, object]]
 
 
-def _operator(made: Library, _program: Program) -> tuple[str, bytes]:
-    return f"{archive_name(made)}-ort.tar.gz", operator_archive(made)
+def _archive(exported: _Exported) -> _Made:
+    made = exported.library
+    return f"{archive_name(made.metadata)}.tar.gz", archive(made), made.metadata
 
 
-# The artifact of each kind, and what makes it: the name to keep it under, and its bytes.
-KINDS: dict[Export, tuple[str, Callable[[Library, Program], tuple[str, bytes]]]] = {
+def _wheel(exported: _Exported) -> _Made:
+    made = exported.library
+    return wheel_name(made), wheel(made, text.text(exported.program.compilation)), made.metadata
+
+
+def _operator(exported: _Exported) -> _Made:
+    made = exported.library
+    return f"{archive_name(made.metadata)}-ort.tar.gz", operator_archive(made), made.metadata
+
+
+def _static(exported: _Exported) -> _Made:
+    made = static_program(exported.program, exported.compiler, exported.name)
+    return *static_archive(made), made.metadata
+
+
+# The artifact of each kind, and what makes it.
+KINDS: dict[Export, tuple[str, Callable[[_Exported], _Made]]] = {
     "c": ("library.tar.gz", _archive),
     "wheel": ("module.whl", _wheel),
     "ort": ("operator.tar.gz", _operator),
+    "static": ("static.tar.gz", _static),
 }
 
 
@@ -41,19 +71,16 @@ def write_libraries(program: Program, compiler: Compiler, folder: Path, name: st
     Raises:
         ExportError: the program needs more than compiled kernels.
     """
-    kinds = program.compilation.options.export
-    if not kinds:
-        return {}
-    made = library(program, compiler, program.compilation.options.export_name or name)
+    exported = _Exported(program, compiler, program.compilation.options.export_name or name)
     found: dict[str, object] = {}
-    for kind in dict.fromkeys(kinds):
+    for kind in dict.fromkeys(program.compilation.options.export):
         artifact, make = KINDS[kind]
-        filename, content = make(made, program)
+        filename, content, told = make(exported)
         (folder / artifact).write_bytes(content)
         found[artifact] = {
             "filename": filename,
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
-            "examples": examples(kind, made, filename),
+            "examples": examples(kind, told, filename),
         }
     return found

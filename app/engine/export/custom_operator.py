@@ -55,13 +55,13 @@ def graph(library: Library) -> bytes:
 
 def operator_archive(library: Library) -> bytes:
     """A `.tar.gz` with the graph, the library and what describes them."""
-    name = graph_name(library)
+    name = graph_name(library.metadata)
     files = {
         name: graph(library),
         "model.so": library.shared,
         "README": read_me(READ_ME, library.metadata, graph=name).encode(),
     }
-    return packed(f"{archive_name(library)}-ort", files, library.metadata)
+    return packed(f"{archive_name(library.metadata)}-ort", files, library.metadata)
 
 
 def _listed(told: Mapping[str, object], kind: str) -> list[dict[str, Any]]:

@@ -261,10 +261,19 @@ class _Imaging:
 
 def described(value: ir.Value) -> dict[str, object]:
     """Name, dtype and shape of an input or output."""
-    return {"name": value.name, "dtype": _kind(value).name.lower(), "shape": list(graph.static_shape(value))}
+    return {
+        "name": value.name,
+        "dtype": onnx_type(value).name.lower(),
+        "shape": list(graph.static_shape(value)),
+    }
 
 
-def _kind(value: ir.Value) -> ir.DataType:
+def onnx_type(value: ir.Value) -> ir.DataType:
+    """Element type of an input or output.
+
+    Raises:
+        ExportError: it has none.
+    """
     if value.dtype is None:
         raise ExportError(f"value {value.name!r} has no element type")
     return value.dtype
@@ -352,7 +361,7 @@ class _Assembly:
             shape = graph.static_shape(value)
             title = self.string(f"{name}.{n}", value.name or "")
             axes = self.array(f"{name}.{n}", "i64", [f"i64 {size}" for size in shape])
-            numbers = f"i32 {len(shape)}, i32 {_kind(value).value}, i64 {graph.nbytes(value)}"
+            numbers = f"i32 {len(shape)}, i32 {onnx_type(value).value}, i64 {graph.nbytes(value)}"
             elements.append(f"{TENSOR} {{ ptr {title}, ptr {axes}, {numbers} }}")
         return self.array(name, TENSOR, elements)
 

@@ -14,7 +14,7 @@ from app.kernels.cpu.runtime.processor import Processor, compiled_for
 from app.kernels.library.elf import LinkError, data_object
 from app.kernels.library.joining import joined
 from app.kernels.library.kernel_objects import kernel_objects
-from app.kernels.library.linker import shared_library
+from app.kernels.library.linker import MARGIN, shared_library
 from app.kernels.library.object_file import API, HERE, Emitter
 from app.kernels.library.relocations import MACHINES
 
@@ -61,7 +61,8 @@ def library(program: Program, compiler: Compiler, name: str) -> Library:
         shared = shared_library(code, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
     except LinkError as cause:
         raise ExportError(f"the library cannot be linked: {cause}") from cause
-    weights = data_object(WEIGHTS_SYMBOL, found.weights.parts, MACHINES[processor.architecture])
+    content = b"".join([*found.weights.parts, bytes(MARGIN)])
+    weights = data_object(WEIGHTS_SYMBOL, content, MACHINES[processor.architecture])
     return Library(shared, code, weights, (HERE / "model.h").read_text(encoding="utf-8"), told)
 
 

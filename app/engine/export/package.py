@@ -26,9 +26,8 @@ model.h describes the interface, metadata.json the model, manifest.json has the 
 """
 
 
-def archive_name(library: Library) -> str:
-    """`NAME-PROCESSOR`, in characters that every file system takes."""
-    told = library.metadata
+def archive_name(told: Mapping[str, object]) -> str:
+    """`NAME-PROCESSOR` of a description, in characters that every file system takes."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{told['name']}-{told['processor']}")
 
 
@@ -42,7 +41,7 @@ def archive(library: Library) -> bytes:
         "example.c": EXAMPLE.encode(),
         "README": read_me(READ_ME, library.metadata).encode(),
     }
-    return packed(archive_name(library), files, library.metadata)
+    return packed(archive_name(library.metadata), files, library.metadata)
 
 
 def packed(folder: str, files: Mapping[str, bytes], metadata: Mapping[str, object]) -> bytes:

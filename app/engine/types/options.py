@@ -10,7 +10,7 @@ Timings = Literal["auto", "measured", "predicted"]
 Policy = Literal["f32", "tf32", "bf16", "fp16", "auto"]
 Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
-Export = Literal["c", "wheel", "ort"]
+Export = Literal["c", "wheel", "ort", "static"]
 Choose = Literal["auto", "first", "measured"]
 
 
@@ -58,7 +58,8 @@ class Options:
         opset: of the exported canonical graph; None takes that which the graph is planned in.
         external_data: whether its large weights are written to a file beside it.
         export: libraries of the program for its target: `c` an archive for C, `wheel` a Python module,
-            `ort` an operator of onnxruntime. With any, `backends` is `numba-cpu` where it is empty.
+            `ort` an operator of onnxruntime, `static` an object for a device without an operating system
+            (one thread). With any, `backends` is `numba-cpu` where it is empty.
         export_name: of the library; empty takes the graph's.
     """
 

@@ -32,6 +32,7 @@ ARTIFACTS: Mapping[str, str] = {
     "library.tar.gz": "application/gzip",
     "module.whl": "application/zip",
     "operator.tar.gz": "application/gzip",
+    "static.tar.gz": "application/gzip",
     "model.onnx": "application/octet-stream",
     "model-symbol.json": "application/json",
     "model-0000.params": "application/octet-stream",

@@ -160,10 +160,15 @@ class StringTable:
         return self._at[text]
 
 
-def data_object(symbol: str, parts: Sequence[bytes], machine: Machine) -> bytes:
-    """A relocatable object that defines one symbol: read-only bytes that start on a page."""
-    content = b"".join(parts) + bytes(PAGE)
-    section = Section(".rodata.weights", PROGBITS, ALLOC, len(content), PAGE, content, ())
+def data_object(
+    symbol: str,
+    content: bytes,
+    machine: Machine,
+    name: str = ".rodata.weights",
+    alignment: int = PAGE,
+) -> bytes:
+    """A relocatable object that defines one symbol: read-only bytes in a section of that name."""
+    section = Section(name, PROGBITS, ALLOC, len(content), alignment, content, ())
     # Hidden: another library of the same program may have the symbol too.
     return written([section], [Symbol(symbol, GLOBAL << 4 | OBJECT, 1, 0, len(content), HIDDEN)], machine)
 

@@ -6,7 +6,7 @@ for the names that users of the whole see.
 Source: System V gABI, chapter 4.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from app.kernels.library.elf import (
@@ -25,17 +25,20 @@ from app.kernels.library.elf import (
 )
 
 
-def joined(objects: Sequence[bytes], exports: Collection[str]) -> bytes:
+def joined(
+    objects: Sequence[bytes], exports: Collection[str], into: Callable[[Section], str] = lambda s: s.name
+) -> bytes:
     """One relocatable object of several.
 
     Args:
         objects: all for one processor.
         exports: names that remain global; others are local, or undefined where no object has them.
+        into: the name of the section of the result that a section becomes part of; empty drops it.
 
     Raises:
         LinkError: two objects define the same name.
     """
-    return _Joining([RelocatableObject(raw) for raw in objects], exports).joined()
+    return _Joining([RelocatableObject(raw) for raw in objects], exports, into).joined()
 
 
 @dataclass
@@ -43,6 +46,7 @@ class _Part:
     """A section of the result."""
 
     number: int
+    name: str
     first: Section
     content: bytearray = field(default_factory=bytearray)
     size: int = 0
@@ -50,7 +54,7 @@ class _Part:
     relocations: list[Relocation] = field(default_factory=list)
 
     def add(self, section: Section) -> int:
-        """The offset of a section of the same name."""
+        """The offset of a section that becomes part of it."""
         offset = -(-self.size // section.alignment) * section.alignment
         if section.name == ".eh_frame" and offset != self.size:
             raise LinkError("the exception frames of an object leave a gap, which would end their list")
@@ -63,12 +67,17 @@ class _Part:
         first = self.first
         flags = first.flags & (WRITE | ALLOC | EXECUTE)
         content, relocations = bytes(self.content), tuple(self.relocations)
-        return Section(first.name, first.kind, flags, self.size, self.alignment, content, relocations)
+        return Section(self.name, first.kind, flags, self.size, self.alignment, content, relocations)
 
 
 class _Joining:
-    def __init__(self, objects: Sequence[RelocatableObject], exports: Collection[str]) -> None:
-        self._objects, self._exports = objects, exports
+    def __init__(
+        self,
+        objects: Sequence[RelocatableObject],
+        exports: Collection[str],
+        into: Callable[[Section], str],
+    ) -> None:
+        self._objects, self._exports, self._into = objects, exports, into
         self._parts: dict[str, _Part] = {}
         # Part and offset of every section, by the number of the object and of the section in it.
         self._placed: dict[tuple[int, int], tuple[_Part, int]] = {}
@@ -77,11 +86,15 @@ class _Joining:
     def joined(self) -> bytes:
         for n, each in enumerate(self._objects):
             for index, section in each.sections.items():
-                part = self._parts.setdefault(section.name, _Part(len(self._parts) + 1, section))
-                self._placed[n, index] = part, part.add(section)
+                name = self._into(section)
+                if name:
+                    part = self._parts.setdefault(name, _Part(len(self._parts) + 1, name, section))
+                    self._placed[n, index] = part, part.add(section)
         local, named = self._numbered()
         for n, each in enumerate(self._objects):
             for index, section in each.sections.items():
+                if (n, index) not in self._placed:
+                    continue
                 part, offset = self._placed[n, index]
                 for r in section.relocations:
                     symbol, addend = self._resolved(n, each.symbols[r.symbol], r, local, named)

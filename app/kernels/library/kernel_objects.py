@@ -4,8 +4,9 @@ Those for another processor are made by a process that compiles for it and runs 
 """
 
 import hashlib
+import json
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.compiler import Compiler, source_hash
 from app.kernels.cpu.runtime.parallel import PRELUDE, Request, helped, started, tuples
 from app.kernels.cpu.runtime.processor import ARCHITECTURE, STAND_IN, Processor, compiled_for
-from app.kernels.library.elf import LinkError, RelocatableObject
-from app.kernels.library.object_file import RUNTIMES, Emitter
+from app.kernels.library.elf import GLOBAL, LinkError, RelocatableObject
+from app.kernels.library.object_file import ERROR_PATH, MEMORY_FUNCTIONS, RUNTIMES, Emitter
+from app.kernels.library.stack_depth import StackUse
 
 DRIVER = ("stowplan_lead", "stowplan_help", "stowplan_wake")
 _CHILD = f"{PRELUDE}from app.kernels.library.kernel_objects import serve; serve(*rest)"
@@ -39,14 +41,30 @@ def kernel_objects(requests: Iterable[Request], compiler: Compiler, processor: P
         LinkError: no kernels can be compiled for that processor.
     """
     kept = _Kept(compiler.cache, processor)
-    wanted = {symbol_of(r): r for r in requests}
-    missing = [r for symbol, r in wanted.items() if not kept.has(symbol)]
-    if missing or not all(map(kept.has, DRIVER)):
-        if processor == compiled_for():
-            kept.make(missing, compiler)
-        else:
-            _ordered(missing, compiler, processor)
-    return [*kept.with_shared([*wanted, *DRIVER]), kept.runtime()]
+    found = kept.filled({symbol_of(r): r for r in requests}, DRIVER, compiler)
+    runtime = RUNTIMES[processor.architecture]
+    return [*found.values(), kept.assembled(runtime), kept.assembled(ERROR_PATH)]
+
+
+def static_objects(
+    requests: Iterable[Request], compiler: Compiler, processor: Processor
+) -> tuple[list[bytes], dict[str, StackUse]]:
+    """Objects as of `kernel_objects` without driver and runtime, and the stack of each function by symbol.
+
+    They call `memcpy` and functions of the mathematical library, and nothing else that they do not define.
+
+    Raises:
+        LinkError: no kernels can be compiled for that processor, or the stack of one has no fixed depth.
+    """
+    kept = _Kept(compiler.cache, processor, with_stack=True)
+    found = kept.filled({symbol_of(r): r for r in requests}, (), compiler)
+    objects = list(found.values())
+    called = {name for each in objects for name in _called(each)}
+    for text in (ERROR_PATH, MEMORY_FUNCTIONS):
+        further = kept.assembled(text)
+        if called & _defined(further):
+            objects.append(further)
+    return objects, {symbol: kept.stack(symbol) for symbol in found}
 
 
 class _Kept:
@@ -55,25 +73,43 @@ class _Kept:
     An object in it calls others that are in it too, or the C library, or the runtime.
     """
 
-    def __init__(self, cache: Path, processor: Processor) -> None:
+    def __init__(self, cache: Path, processor: Processor, *, with_stack: bool = False) -> None:
+        self.processor = processor
+        self.with_stack = with_stack
         self._folder = cache / source_hash(processor) / "objects"
         self._emitter = Emitter(processor)
 
     def has(self, symbol: str) -> bool:
-        return self._path(symbol).exists()
+        path = self._path(symbol)
+        return path.exists() and (not self.with_stack or path.with_suffix(".stack").exists())
+
+    def filled(
+        self, wanted: Mapping[str, Request], further: Sequence[str], compiler: Compiler
+    ) -> dict[str, bytes]:
+        """Objects by symbol of kernels, of further symbols and of what they call; missing ones are made."""
+        missing = [r for symbol, r in wanted.items() if not self.has(symbol)]
+        if missing or not all(map(self.has, further)):
+            if self.processor == compiled_for():
+                self.make(missing, compiler)
+            else:
+                _ordered(missing, compiler, self)
+        return self.with_shared([*wanted, *further])
+
+    def stack(self, symbol: str) -> StackUse:
+        return StackUse(*json.loads(self._path(symbol).with_suffix(".stack").read_bytes()))
 
     def make(self, requests: Iterable[Request], compiler: Compiler) -> None:
-        """Make what is missing of kernels and of the driver."""
+        """Make what is missing of kernels, and of the driver, which static programs do not have."""
         todo = list(requests)
         with helped(compiler, todo):
             for request in todo:
                 kernel, types, static, takes_thread = request
                 compiled = compiler.compile(kernel, types, static, takes_thread=takes_thread)
                 self._keep(symbol_of(request), compiled.keep)
-        for symbol, callback in driver.entries().items():
+        for symbol, callback in ({} if self.with_stack else driver.entries()).items():
             self._keep(symbol, callback)
 
-    def with_shared(self, symbols: list[str]) -> list[bytes]:
+    def with_shared(self, symbols: list[str]) -> dict[str, bytes]:
         """The objects of symbols, and of what they call, in an order that depends on the symbols alone."""
         found: dict[str, bytes] = {}
         todo = symbols[::-1]
@@ -83,12 +119,15 @@ class _Kept:
                 continue
             found[symbol] = self._path(symbol).read_bytes()
             todo += reversed(_called(found[symbol]))
-        return list(found.values())
+        return found
 
-    def runtime(self) -> bytes:
-        text = RUNTIMES[self._emitter.processor.architecture].read_text(encoding="utf-8")
-        name = f"runtime {hashlib.sha256(text.encode()).hexdigest()}"
-        return self._once(name, lambda: self._emitter.of_assembly(text))
+    def assembled(self, path: Path) -> bytes:
+        """The object of a file of LLVM assembly."""
+        text = path.read_text(encoding="utf-8")
+        made = self._path(hashlib.sha256(text.encode()).hexdigest())
+        if not made.exists():
+            write_whole(made, self._emitter.of_assembly(text))
+        return made.read_bytes()
 
     def _keep(self, symbol: str, callback: Any) -> None:
         content = self._emitter.of_callback(callback, symbol)
@@ -97,12 +136,11 @@ class _Kept:
             shared = linking.linked(name)
             if shared is not None and not self.has(name):
                 self._keep(name, shared)
-        write_whole(self._path(symbol), content)
-
-    def _once(self, name: str, make: Callable[[], bytes]) -> bytes:
-        if not self.has(name):
-            write_whole(self._path(name), make())
-        return self._path(name).read_bytes()
+        path = self._path(symbol)
+        if self.with_stack:
+            stack = self._emitter.stack_of_callback(callback, symbol)
+            write_whole(path.with_suffix(".stack"), json.dumps(stack).encode())
+        write_whole(path, content)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.o"
@@ -114,10 +152,17 @@ def _called(content: bytes) -> list[str]:
     return [obj.symbols[i].name for i in obj.imports]
 
 
-def _ordered(requests: list[Request], compiler: Compiler, processor: Processor) -> None:
+def _defined(content: bytes) -> set[str]:
+    """Names of functions that an object defines for others."""
+    obj = RelocatableObject(content)
+    return {s.name for s in obj.symbols if s.section and s.info >> 4 == GLOBAL}
+
+
+def _ordered(requests: list[Request], compiler: Compiler, kept: _Kept) -> None:
     """Have another process make objects."""
+    processor = kept.processor
     compiled = processor if processor.architecture == ARCHITECTURE else STAND_IN
-    rest = str(compiler.cache), compiler.processes, requests, processor
+    rest = str(compiler.cache), compiler.processes, requests, processor, kept.with_stack
     process = started(_CHILD, compiled, *rest, stderr=subprocess.PIPE)
     assert process.stderr is not None
     told = process.stderr.read()
@@ -127,7 +172,8 @@ def _ordered(requests: list[Request], compiler: Compiler, processor: Processor) 
         raise LinkError(f"no kernels were compiled for {processor.name!r}: {reason}")
 
 
-def serve(cache: str, processes: int, requests: list[Any], processor: list[str]) -> None:
+def serve(cache: str, processes: int, requests: list[Any], processor: list[str], with_stack: bool) -> None:
     """Make the objects of kernels for a processor; what the other process does."""
     compiler = Compiler(Path(cache), processes)
-    _Kept(compiler.cache, Processor(*processor)).make([tuples(r) for r in requests], compiler)
+    kept = _Kept(compiler.cache, Processor(*processor), with_stack=with_stack)
+    kept.make([tuples(r) for r in requests], compiler)

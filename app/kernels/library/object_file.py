@@ -15,10 +15,12 @@ import llvmlite.binding as binding
 from app.kernels.cpu.codegen.callback import bitcode
 from app.kernels.cpu.runtime.processor import ARCHITECTURE, Processor
 from app.kernels.library.elf import LinkError
+from app.kernels.library.stack_depth import StackUse, stack_use
 
 HERE = Path(__file__).parent
 # runtime.c by architecture, compiled by `make library-runtime`.
 RUNTIMES: Mapping[str, Path] = {"x86_64": HERE / "runtime.ll", "aarch64": HERE / "runtime_aarch64.ll"}
+ERROR_PATH, MEMORY_FUNCTIONS = HERE / "error_path.ll", HERE / "memory_functions.ll"  # for any
 API = (
     *(
         "stowplan_metadata",
@@ -39,6 +41,8 @@ _TRANSLATED: Mapping[str, str] = {
     "declare void @llvm.x86.sse2.pause()": "declare void @llvm.aarch64.hint(i32)",
     "@llvm.readcyclecounter()": "@llvm.readsteadycounter()",  # the counter of cycles is the system's alone
 }
+# The call by address in numba's error path, which makes the arguments of an exception; kernels have no other.
+_ARGUMENTS = re.compile(r"^(\s+%\S+ = )(?:tail )?call ptr %\S+\(ptr %\S+\)", re.M)
 
 
 class Emitter:
@@ -49,11 +53,7 @@ class Emitter:
 
     def of_assembly(self, text: str) -> bytes:
         """An object of LLVM assembly, whose triple and data layout are the processor's."""
-        module = binding.parse_assembly(text)
-        machine = self._machine
-        module.triple, module.data_layout = machine.triple, str(machine.target_data)
-        module.verify()
-        return bytes(machine.emit_object(module))
+        return bytes(self._machine.emit_object(self._parsed(text)))
 
     def of_callback(self, callback: Any, symbol: str) -> bytes:
         """An object of a numba callback, which is called by a symbol.
@@ -61,7 +61,27 @@ class Emitter:
         Raises:
             LinkError: it has instructions that the processor's architecture has not.
         """
-        module = self._translated(binding.parse_bitcode(bitcode(callback)))
+        return bytes(self._machine.emit_object(self._called(callback, symbol)))
+
+    def stack_of_callback(self, callback: Any, symbol: str) -> StackUse:
+        """Stack of the function that `of_callback` makes an object of.
+
+        Raises:
+            LinkError: as there, or its depth is not fixed.
+        """
+        return self._stack(self._called(callback, symbol), symbol)
+
+    def stack_of_assembly(self, text: str, entry: str) -> StackUse:
+        """Stack of a function of LLVM assembly."""
+        return self._stack(self._parsed(text), entry)
+
+    def _stack(self, module: Any, entry: str) -> StackUse:
+        assembly = str(self._machine.emit_assembly(module))
+        return stack_use(assembly, entry, self.processor.architecture)
+
+    def _called(self, callback: Any, symbol: str) -> Any:
+        """The module of a numba callback, all of it internal but for the symbol."""
+        module = self._without_arguments(self._translated(binding.parse_bitcode(bitcode(callback))))
         for function in list(module.functions):
             if function.name == callback.native_name:
                 function.name = symbol
@@ -73,7 +93,20 @@ class Emitter:
                 variable.linkage = "internal"
         self._drop_unused(module)
         module.verify()
-        return bytes(self._machine.emit_object(module))
+        return module
+
+    def _without_arguments(self, module: Any) -> Any:
+        """A module whose error path makes no arguments of exceptions, which nobody would read."""
+        if not any(function.name == "numba_gil_ensure" for function in module.functions):
+            return module
+        return self._parsed(_ARGUMENTS.sub(r"\1select i1 true, ptr null, ptr null", str(module)))
+
+    def _parsed(self, text: str) -> Any:
+        module = binding.parse_assembly(text)
+        machine = self._machine
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+        return module
 
     def _translated(self, module: Any) -> Any:
         """A module of numba's for the processor, whose architecture may be another."""
@@ -85,9 +118,7 @@ class Emitter:
         left = re.search(r"@llvm\.x86\.[\w.]+", text)
         if left:
             raise LinkError(f"{self.processor.architecture} has no instruction for {left[0]}")
-        translated = binding.parse_assembly(text)
-        translated.triple, translated.data_layout = self._machine.triple, str(self._machine.target_data)
-        return translated
+        return self._parsed(text)
 
     @cached_property
     def _machine(self) -> Any:

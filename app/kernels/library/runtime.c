@@ -32,7 +32,7 @@ struct start {
     int number;
 };
 
-static int raised; /* set by what numba's code calls where a kernel raises */
+extern int stowplan_raised __attribute__((visibility("hidden"))); /* of `error_path.ll`: a kernel raised */
 static pthread_mutex_t weights_lock = PTHREAD_MUTEX_INITIALIZER;
 static int weights_users;
 static void *weights_mapped;
@@ -230,7 +230,7 @@ static stowplan_status begin(stowplan *s) {
 static stowplan_status run(stowplan *s) {
     if (s->helped && !(s->flags & STOWPLAN_NO_AFFINITY)) make_way(s);
     stowplan_lead(s->control);
-    return __atomic_load_n(&raised, __ATOMIC_RELAXED) ? STOWPLAN_KERNEL_FAILED : STOWPLAN_OK;
+    return __atomic_load_n(&stowplan_raised, __ATOMIC_RELAXED) ? STOWPLAN_KERNEL_FAILED : STOWPLAN_OK;
 }
 
 static void end(stowplan *s) { __atomic_store_n(&s->busy, 0, __ATOMIC_RELEASE); }
@@ -298,21 +298,3 @@ API const char *stowplan_message(stowplan_status status) {
 }
 
 #include "custom_operator.c" /* one module, of which `runtime.ll` is the code */
-
-/* ---- the error path of numba's wrappers, where there is no Python ---- */
-
-#define OWN __attribute__((visibility("hidden")))
-OWN void *PyExc_StopIteration, *PyExc_SystemError, *PyExc_RuntimeError;
-OWN int numba_gil_ensure(void) { return 0; }
-OWN void numba_gil_release(int state) { (void)state; }
-OWN void numba_unpickle(void) {}
-OWN void *numba_runtime_build_excinfo_struct(void *a, void *b) { (void)a, (void)b; return 0; }
-OWN void numba_do_raise(void *info) { (void)info; }
-OWN void NRT_Free(void *memory) { (void)memory; }
-OWN void PyErr_SetNone(void *kind) { (void)kind; }
-OWN void PyErr_SetString(void *kind, const char *text) { (void)kind, (void)text; }
-OWN void PyErr_Clear(void) {}
-OWN void *PyUnicode_FromString(const char *text) { (void)text; return 0; }
-OWN void *PyBytes_FromStringAndSize(const char *text, long size) { (void)text, (void)size; return 0; }
-OWN void Py_DecRef(void *object) { (void)object; }
-OWN void PyErr_WriteUnraisable(void *object) { (void)object; __atomic_store_n(&raised, 1, __ATOMIC_RELAXED); }

@@ -35,15 +35,12 @@ target triple = "x86_64-pc-linux-gnu"
 @.str.12 = private unnamed_addr constant [18 x i8] c"stowplan.affinity\00", align 1
 @operators_lock = internal global %union.pthread_mutex_t zeroinitializer, align 8
 @operators = internal unnamed_addr global ptr null, align 8
-@raised = internal unnamed_addr global i32 0, align 4
-@PyExc_StopIteration = hidden local_unnamed_addr global ptr null, align 8
-@PyExc_SystemError = hidden local_unnamed_addr global ptr null, align 8
-@PyExc_RuntimeError = hidden local_unnamed_addr global ptr null, align 8
 @weights_lock = internal global %union.pthread_mutex_t zeroinitializer, align 8
 @weights_users = internal unnamed_addr global i32 0, align 4
 @weights_mapped = internal global ptr null, align 8
 @weights_bytes_mapped = internal global i64 0, align 8
 @weights_copy = internal unnamed_addr global ptr null, align 8
+@stowplan_raised = external hidden local_unnamed_addr global i32, align 4
 @.str.13 = private unnamed_addr constant [62 x i8] c"session option %s: expected a number from 0 to %d, found '%s'\00", align 1
 @.str.14 = private unnamed_addr constant [14 x i8] c"CompiledModel\00", align 1
 @.str.15 = private unnamed_addr constant [33 x i8] c"an input of the model is missing\00", align 1
@@ -66,7 +63,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !11
-  %10 = tail call i32 @getpid() #16
+  %10 = tail call i32 @getpid() #15
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %33
 
@@ -83,7 +80,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   %19 = load ptr, ptr %4, align 8, !tbaa !3
   %20 = add nsw i32 %16, 1
   %21 = sext i32 %20 to i64
-  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #16
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #15
   br label %22
 
 22:                                               ; preds = %18, %12
@@ -99,7 +96,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 28:                                               ; preds = %23
   %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
   %30 = load i64, ptr %29, align 8, !tbaa !13
-  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #16
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #15
   %32 = add nuw nsw i64 %24, 1
   br label %23, !llvm.loop !14
 
@@ -117,7 +114,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   br i1 %41, label %53, label %42
 
 42:                                               ; preds = %37
-  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
   %44 = load i32, ptr @weights_users, align 4, !tbaa !18
   %45 = add nsw i32 %44, -1
   store i32 %45, ptr @weights_users, align 4, !tbaa !18
@@ -127,12 +124,12 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 47:                                               ; preds = %42
   %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
   %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
-  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #16
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #15
   store ptr null, ptr @weights_copy, align 8, !tbaa !16
   br label %51
 
 51:                                               ; preds = %42, %47
-  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
   br label %53
 
 53:                                               ; preds = %51, %37, %33
@@ -144,11 +141,11 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 57:                                               ; preds = %53
   %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
   %59 = load i64, ptr %58, align 8, !tbaa !20
-  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #16
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #15
   br label %61
 
 61:                                               ; preds = %57, %53
-  tail call void @free(ptr noundef nonnull %0) #16
+  tail call void @free(ptr noundef nonnull %0) #15
   br label %62
 
 62:                                               ; preds = %1, %61
@@ -190,11 +187,11 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %9, label %291, label %10
 
 10:                                               ; preds = %6
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #17
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #16
   %11 = getelementptr inbounds i32, ptr %4, i64 1
   %12 = getelementptr inbounds i32, ptr %4, i64 2
   %13 = getelementptr inbounds i32, ptr %4, i64 3
-  %14 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #17, !srcloc !21
+  %14 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #16, !srcloc !21
   %15 = extractvalue { i32, i32, i32, i32 } %14, 0
   %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 8), align 8, !tbaa !22
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8
@@ -217,7 +214,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 28:                                               ; preds = %22
   %29 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 1
   %30 = load i32, ptr %29, align 4, !tbaa !26
-  %31 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %24, i32 %30) #17, !srcloc !21
+  %31 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %24, i32 %30) #16, !srcloc !21
   %32 = extractvalue { i32, i32, i32, i32 } %31, 0
   %33 = extractvalue { i32, i32, i32, i32 } %31, 1
   %34 = extractvalue { i32, i32, i32, i32 } %31, 2
@@ -244,7 +241,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %48, label %56, label %49
 
 49:                                               ; preds = %46
-  %50 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #17, !srcloc !31
+  %50 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #16, !srcloc !31
   %51 = extractvalue { i32, i32 } %50, 0
   %52 = trunc i64 %47 to i32
   %53 = and i32 %51, %52
@@ -252,12 +249,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %54, label %56, label %55
 
 55:                                               ; preds = %22, %28, %49
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #17
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #16
   br label %291
 
 56:                                               ; preds = %49, %46
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #17
-  %57 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #18
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #16
+  %57 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #17
   %58 = icmp eq ptr %57, null
   br i1 %58, label %291, label %59
 
@@ -274,7 +271,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   store i32 %2, ptr %67, align 4, !tbaa !17
   %68 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 3
   store i32 -1, ptr %68, align 4, !tbaa !33
-  %69 = tail call i32 @getpid() #16
+  %69 = tail call i32 @getpid() #15
   %70 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 6
   store i32 %69, ptr %70, align 8, !tbaa !11
   %71 = sext i32 %66 to i64
@@ -306,7 +303,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %97 = add i64 %96, %92
   %98 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 13
   %99 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 14
-  %100 = tail call fastcc ptr @map_pages(i64 noundef %97, ptr noundef nonnull %98, ptr noundef nonnull %99) #19
+  %100 = tail call fastcc ptr @map_pages(i64 noundef %97, ptr noundef nonnull %98, ptr noundef nonnull %99) #18
   %101 = icmp eq ptr %100, null
   br i1 %101, label %102, label %104
 
@@ -325,14 +322,14 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br label %131
 
 109:                                              ; preds = %104
-  %110 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %110 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
   %111 = load i32, ptr @weights_users, align 4, !tbaa !18
   %112 = icmp eq i32 %111, 0
   br i1 %112, label %113, label %122
 
 113:                                              ; preds = %109
   %114 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !39
-  %115 = tail call fastcc ptr @map_pages(i64 noundef %114, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #19
+  %115 = tail call fastcc ptr @map_pages(i64 noundef %114, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #18
   store ptr %115, ptr @weights_copy, align 8, !tbaa !16
   %116 = icmp eq ptr %115, null
   br i1 %116, label %128, label %117
@@ -342,7 +339,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %115, ptr align 1 %118, i64 %114, i1 false)
   %119 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
   %120 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
-  %121 = tail call i32 @mprotect(ptr noundef %119, i64 noundef %120, i32 noundef 1) #16
+  %121 = tail call i32 @mprotect(ptr noundef %119, i64 noundef %120, i32 noundef 1) #15
   br label %122
 
 122:                                              ; preds = %117, %109
@@ -358,7 +355,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 128:                                              ; preds = %125, %122, %113
   %129 = phi ptr [ %123, %125 ], [ null, %122 ], [ null, %113 ]
-  %130 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
+  %130 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
   br label %131
 
 131:                                              ; preds = %128, %107
@@ -369,7 +366,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %134, label %135, label %136
 
 135:                                              ; preds = %102, %131
-  tail call void @stowplan_destroy(ptr noundef nonnull %57) #19
+  tail call void @stowplan_destroy(ptr noundef nonnull %57) #18
   br label %291
 
 136:                                              ; preds = %131
@@ -533,7 +530,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %245 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 6
   store i64 %237, ptr %245, align 8
   %246 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15
-  %247 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %246) #16
+  %247 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %246) #15
   %248 = load ptr, ptr %141, align 8, !tbaa !3
   %249 = getelementptr inbounds i64, ptr %248, i64 48
   %250 = load i32, ptr %57, align 8, !tbaa !32
@@ -557,9 +554,9 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %262 = shl i64 %256, 5
   %263 = and i64 %262, 4294967264
   %264 = getelementptr inbounds i64, ptr %253, i64 %263
-  %265 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %264, ptr noundef null) #16
+  %265 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %264, ptr noundef null) #15
   %266 = getelementptr inbounds i64, ptr %264, i64 16
-  %267 = tail call i32 @pthread_cond_init(ptr noundef nonnull %266, ptr noundef null) #16
+  %267 = tail call i32 @pthread_cond_init(ptr noundef nonnull %266, ptr noundef null) #15
   %268 = add nuw nsw i64 %256, 1
   %269 = load i32, ptr %57, align 8, !tbaa !32
   br label %254, !llvm.loop !51
@@ -572,7 +569,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %274, label %275, label %290
 
 275:                                              ; preds = %270
-  %276 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #20
+  %276 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #19
   %277 = icmp eq ptr %276, null
   br i1 %277, label %288, label %278
 
@@ -582,12 +579,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %280 = trunc i64 %272 to i32
   store i32 %280, ptr %279, align 8, !tbaa !54
   %281 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 16, i64 %272
-  %282 = tail call i32 @pthread_create(ptr noundef nonnull %281, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %276) #16
+  %282 = tail call i32 @pthread_create(ptr noundef nonnull %281, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %276) #15
   %283 = icmp eq i32 %282, 0
   br i1 %283, label %285, label %284
 
 284:                                              ; preds = %278
-  tail call void @free(ptr noundef nonnull %276) #16
+  tail call void @free(ptr noundef nonnull %276) #15
   br label %288
 
 285:                                              ; preds = %278
@@ -598,7 +595,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 288:                                              ; preds = %275, %284
   %289 = phi i32 [ 2, %284 ], [ 1, %275 ]
-  tail call void @stowplan_destroy(ptr noundef nonnull %57) #19
+  tail call void @stowplan_destroy(ptr noundef nonnull %57) #18
   br label %291
 
 290:                                              ; preds = %270
@@ -618,7 +615,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
-  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #16
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #15
   %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
   br i1 %8, label %18, label %9
 
@@ -627,7 +624,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   br i1 %10, label %11, label %13
 
 11:                                               ; preds = %9
-  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #16
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #15
   br label %13
 
 13:                                               ; preds = %11, %9
@@ -652,12 +649,12 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
-  %2 = tail call fastcc i32 @begin(ptr noundef %0) #19
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #18
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
 
 4:                                                ; preds = %1
-  %5 = tail call fastcc i32 @run(ptr noundef %0) #19
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #18
   %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
   store atomic i32 0, ptr %6 release, align 8
   br label %7
@@ -681,7 +678,7 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !11
-  %10 = tail call i32 @getpid() #16
+  %10 = tail call i32 @getpid() #15
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %17
 
@@ -713,7 +710,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %10, label %11, label %58
 
 11:                                               ; preds = %6
-  %12 = tail call i32 @sched_getcpu() #16
+  %12 = tail call i32 @sched_getcpu() #15
   %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
   %14 = load i32, ptr %13, align 4, !tbaa !33
   %15 = icmp eq i32 %12, %14
@@ -721,7 +718,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 16:                                               ; preds = %11
   store i32 %12, ptr %13, align 4, !tbaa !33
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #17
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #16
   %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !56
   %18 = icmp ult i32 %12, 1024
@@ -774,20 +771,20 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %51, label %52, label %53
 
 52:                                               ; preds = %47, %35
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #16
   br label %58
 
 53:                                               ; preds = %47
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
   %55 = load i64, ptr %54, align 8, !tbaa !13
-  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #16
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #15
   %57 = add nuw nsw i64 %48, 1
   br label %47, !llvm.loop !59
 
 58:                                               ; preds = %52, %11, %6, %1
   %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
-  call void @stowplan_lead(ptr noundef nonnull %59) #16
-  %60 = load atomic i32, ptr @raised monotonic, align 4
+  call void @stowplan_lead(ptr noundef nonnull %59) #15
+  %60 = load atomic i32, ptr @stowplan_raised monotonic, align 4
   %61 = icmp eq i32 %60, 0
   %62 = select i1 %61, i32 0, i32 7
   ret i32 %62
@@ -837,7 +834,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %27, label %75, label %20, !llvm.loop !63
 
 29:                                               ; preds = %20
-  %30 = tail call fastcc i32 @begin(ptr noundef %0) #19
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #18
   %31 = icmp eq i32 %30, 0
   br i1 %31, label %32, label %75
 
@@ -852,7 +849,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %37, label %38, label %44
 
 38:                                               ; preds = %35
-  %39 = tail call fastcc i32 @run(ptr noundef %0) #19
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #18
   %40 = freeze i32 %39
   %41 = icmp eq i32 %40, 0
   %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
@@ -1054,41 +1051,41 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %5 = alloca i32, align 4
   %6 = alloca i32, align 4
   %7 = load ptr, ptr %1, align 8, !tbaa !73
-  %8 = tail call ptr %7(i32 noundef 16) #16
+  %8 = tail call ptr %7(i32 noundef 16) #15
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %19
 
 10:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #17
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #16
   %11 = getelementptr inbounds %struct.ort_api_base, ptr %1, i64 0, i32 1
   %12 = load ptr, ptr %11, align 8, !tbaa !75
-  %13 = tail call ptr %12() #16
-  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #16
+  %13 = tail call ptr %12() #15
+  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #15
   %15 = load ptr, ptr %1, align 8, !tbaa !73
-  %16 = tail call ptr %15(i32 noundef 1) #16
+  %16 = tail call ptr %15(i32 noundef 1) #15
   %17 = load ptr, ptr %16, align 8, !tbaa !76
-  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #16
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #17
+  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #15
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #16
   br label %108
 
 19:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #17
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #16
   store i32 0, ptr %4, align 4, !tbaa !18
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #17
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #16
   store i32 1, ptr %5, align 4, !tbaa !18
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #17
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #16
   store i32 1, ptr %6, align 4, !tbaa !18
-  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #19
+  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #18
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %106
 
 22:                                               ; preds = %19
-  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #19
+  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #18
   %24 = icmp eq ptr %23, null
   br i1 %24, label %25, label %106
 
 25:                                               ; preds = %22
-  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #19
+  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #18
   %27 = icmp eq ptr %26, null
   br i1 %27, label %28, label %106
 
@@ -1100,7 +1097,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %33 = icmp eq i32 %32, 0
   %34 = select i1 %33, i32 2, i32 0
   %35 = or i32 %34, %31
-  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #16
+  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #15
   %37 = load i32, ptr %4, align 4
   br label %38
 
@@ -1133,13 +1130,13 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   br label %38, !llvm.loop !83
 
 56:                                               ; preds = %38
-  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #18
+  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #17
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %62
 
 59:                                               ; preds = %56
   %60 = load ptr, ptr %8, align 8, !tbaa !76
-  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #16
+  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #15
   br label %95
 
 62:                                               ; preds = %56
@@ -1178,7 +1175,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %79 = load ptr, ptr %78, align 8, !tbaa !97
   %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !98
   %81 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 4
-  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #16
+  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #15
   %83 = icmp eq ptr %82, null
   br i1 %83, label %84, label %90
 
@@ -1186,13 +1183,13 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %85 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 3
   %86 = load ptr, ptr %85, align 8, !tbaa !99
   %87 = load ptr, ptr %81, align 8, !tbaa !100
-  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #16
+  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #15
   %89 = icmp eq ptr %88, null
   br i1 %89, label %92, label %90
 
 90:                                               ; preds = %84, %62
   %91 = phi ptr [ %88, %84 ], [ %82, %62 ]
-  tail call void @free(ptr noundef nonnull %57) #16
+  tail call void @free(ptr noundef nonnull %57) #15
   br label %95
 
 92:                                               ; preds = %84
@@ -1205,7 +1202,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 95:                                               ; preds = %50, %92, %90, %59
   %96 = phi ptr [ null, %59 ], [ %57, %92 ], [ null, %90 ], [ %40, %50 ]
   %97 = phi ptr [ %61, %59 ], [ null, %92 ], [ %91, %90 ], [ null, %50 ]
-  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #16
+  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #15
   %99 = icmp eq ptr %97, null
   br i1 %99, label %100, label %106
 
@@ -1214,14 +1211,14 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %102 = load ptr, ptr %101, align 8, !tbaa !102
   %103 = getelementptr inbounds %struct.operator, ptr %96, i64 0, i32 4
   %104 = load ptr, ptr %103, align 8, !tbaa !100
-  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #16
+  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #15
   br label %106
 
 106:                                              ; preds = %19, %22, %100, %95, %25
   %107 = phi ptr [ %26, %25 ], [ %105, %100 ], [ %97, %95 ], [ %23, %22 ], [ %20, %19 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #17
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #17
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #17
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #16
   br label %108
 
 108:                                              ; preds = %106, %10
@@ -1238,16 +1235,16 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %7 = alloca [8 x i8], align 8
   %8 = alloca [512 x i8], align 16
   %9 = alloca i64, align 8
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #17
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #16
   store i32 0, ptr %6, align 4, !tbaa !18
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #16
   store i64 0, ptr %7, align 8
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #17
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #17
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #16
   store i64 8, ptr %9, align 8, !tbaa !13
   %10 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 19
   %11 = load ptr, ptr %10, align 8, !tbaa !103
-  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #16
+  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #15
   %13 = icmp eq ptr %12, null
   %14 = load i32, ptr %6, align 4
   %15 = icmp ne i32 %14, 0
@@ -1257,7 +1254,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 17:                                               ; preds = %5
   %18 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 20
   %19 = load ptr, ptr %18, align 8, !tbaa !104
-  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #16
+  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #15
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %45
 
@@ -1292,17 +1289,17 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   br label %45
 
 41:                                               ; preds = %36, %34
-  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #16
+  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #15
   %43 = load ptr, ptr %0, align 8, !tbaa !76
-  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #16
+  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #15
   br label %45
 
 45:                                               ; preds = %40, %41, %17, %5
   %46 = phi ptr [ %12, %5 ], [ %20, %17 ], [ %44, %41 ], [ null, %40 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #17
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #17
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #17
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #16
   ret ptr %46
 }
 
@@ -1311,72 +1308,6 @@ declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden i32 @numba_gil_ensure() local_unnamed_addr #8 {
-  ret i32 0
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @numba_gil_release(i32 noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @numba_unpickle() local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden noalias ptr @numba_runtime_build_excinfo_struct(ptr nocapture noundef readnone %0, ptr nocapture noundef readnone %1) local_unnamed_addr #8 {
-  ret ptr null
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @numba_do_raise(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @NRT_Free(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @PyErr_SetNone(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @PyErr_SetString(ptr nocapture noundef %0, ptr nocapture noundef %1) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @PyErr_Clear() local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden noalias ptr @PyUnicode_FromString(ptr nocapture noundef readnone %0) local_unnamed_addr #8 {
-  ret ptr null
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden noalias ptr @PyBytes_FromStringAndSize(ptr nocapture noundef readnone %0, i64 noundef %1) local_unnamed_addr #8 {
-  ret ptr null
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @Py_DecRef(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable
-define hidden void @PyErr_WriteUnraisable(ptr nocapture noundef readnone %0) local_unnamed_addr #11 {
-  store atomic i32 1, ptr @raised monotonic, align 4
-  ret void
-}
 
 ; Function Attrs: minsize nounwind optsize
 declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
@@ -1394,7 +1325,7 @@ declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
-declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #12
+declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
@@ -1404,13 +1335,13 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
   %2 = load ptr, ptr %0, align 8, !tbaa !52
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
   %4 = load i32, ptr %3, align 8, !tbaa !54
-  tail call void @free(ptr noundef %0) #16
+  tail call void @free(ptr noundef %0) #15
   %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
   %6 = load ptr, ptr %5, align 8, !tbaa !3
   %7 = sext i32 %4 to i64
   %8 = load i32, ptr %2, align 8, !tbaa !32
   %9 = sext i32 %8 to i64
-  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #16
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #15
   ret ptr null
 }
 
@@ -1472,8 +1403,8 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
   %5 = load ptr, ptr %4, align 8, !tbaa !107
-  tail call void @stowplan_destroy(ptr noundef %5) #19
-  tail call void @free(ptr noundef nonnull %0) #16
+  tail call void @stowplan_destroy(ptr noundef %5) #18
+  tail call void @free(ptr noundef nonnull %0) #15
   br label %6
 
 6:                                                ; preds = %1, %3
@@ -1487,7 +1418,7 @@ define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
-  %5 = tail call noalias dereferenceable_or_null(56) ptr @calloc(i64 noundef 1, i64 noundef 56) #18
+  %5 = tail call noalias dereferenceable_or_null(56) ptr @calloc(i64 noundef 1, i64 noundef 56) #17
   %6 = icmp eq ptr %5, null
   br i1 %6, label %15, label %7
 
@@ -1497,22 +1428,22 @@ define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr nounde
   %10 = load i32, ptr %9, align 8, !tbaa !81
   %11 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 3
   %12 = load i32, ptr %11, align 4, !tbaa !82
-  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #19
+  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #18
   %14 = icmp eq i32 %13, 0
   br i1 %14, label %20, label %15
 
 15:                                               ; preds = %4, %7
   %16 = phi i32 [ %13, %7 ], [ 1, %4 ]
-  tail call void @free(ptr noundef %5) #16
+  tail call void @free(ptr noundef %5) #15
   %17 = load ptr, ptr %1, align 8, !tbaa !76
-  %18 = tail call ptr @stowplan_message(i32 noundef %16) #19
-  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #16
+  %18 = tail call ptr @stowplan_message(i32 noundef %16) #18
+  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #15
   br label %23
 
 20:                                               ; preds = %7
   store ptr %1, ptr %5, align 8, !tbaa !109
   %21 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 2
-  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #16
+  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #15
   store ptr %5, ptr %3, align 8, !tbaa !16
   br label %23
 
@@ -1535,7 +1466,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %12 = alloca ptr, align 8
   %13 = alloca ptr, align 8
   %14 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 2
-  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #16
+  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #15
   %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   %18 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
@@ -1559,13 +1490,13 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %30 = icmp sgt i64 %16, %22
   %31 = getelementptr inbounds %struct.stowplan_tensor, ptr %17, i64 %22
   %32 = select i1 %30, ptr %31, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #16
   store ptr null, ptr %11, align 8, !tbaa !16
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #17
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #16
   %33 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 14
   %34 = load ptr, ptr %33, align 8, !tbaa !110
-  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #16
+  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #15
   %36 = icmp eq ptr %35, null
   br i1 %36, label %37, label %129
 
@@ -1576,31 +1507,31 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 
 40:                                               ; preds = %37
   %41 = load ptr, ptr %29, align 8, !tbaa !76
-  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #16
+  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #15
   br label %129
 
 43:                                               ; preds = %37
   %44 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 12
   %45 = load ptr, ptr %44, align 8, !tbaa !111
-  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #16
+  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #15
   %47 = icmp eq ptr %46, null
   br i1 %47, label %48, label %129
 
 48:                                               ; preds = %43
   %49 = load ptr, ptr %12, align 8, !tbaa !16
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #17
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #17
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #17
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #16
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #16
   %50 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 8
   %51 = load ptr, ptr %50, align 8, !tbaa !112
-  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #16
+  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #15
   %53 = icmp eq ptr %52, null
   br i1 %53, label %54, label %108
 
 54:                                               ; preds = %48
   %55 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 9
   %56 = load ptr, ptr %55, align 8, !tbaa !113
-  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #16
+  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #15
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %108
 
@@ -1609,7 +1540,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %61 = call i64 @llvm.umin.i64(i64 %60, i64 64)
   %62 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 10
   %63 = load ptr, ptr %62, align 8, !tbaa !114
-  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #16
+  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #15
   %65 = icmp eq ptr %64, null
   br i1 %65, label %66, label %108
 
@@ -1657,37 +1588,37 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br label %81, !llvm.loop !117
 
 97:                                               ; preds = %87
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #17
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #17
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #16
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #16
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %9, i8 0, i64 128, i1 false)
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #17
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #16
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %10, i8 0, i64 128, i1 false)
   %98 = load ptr, ptr %80, align 8, !tbaa !116
   %99 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
   %100 = load i32, ptr %99, align 8, !tbaa !115
   %101 = sext i32 %100 to i64
-  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #19
-  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #19
+  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #18
+  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #18
   %102 = load ptr, ptr %32, align 8, !tbaa !118
   %103 = load i32, ptr %68, align 4, !tbaa !106
   %104 = load i32, ptr %7, align 4, !tbaa !18
-  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #16
+  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #15
   %106 = load ptr, ptr %29, align 8, !tbaa !76
-  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #17
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #17
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #17
+  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #15
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #16
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #16
   br label %108
 
 108:                                              ; preds = %97, %87, %59, %54, %48
   %109 = phi ptr [ %52, %48 ], [ %57, %54 ], [ %107, %97 ], [ %64, %59 ], [ null, %87 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #17
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #17
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #17
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #16
   %110 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 17
   %111 = load ptr, ptr %110, align 8, !tbaa !119
   %112 = load ptr, ptr %12, align 8, !tbaa !16
-  call void %111(ptr noundef %112) #16
+  call void %111(ptr noundef %112) #15
   %113 = icmp eq ptr %109, null
   br i1 %113, label %114, label %129
 
@@ -1695,7 +1626,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %115 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 6
   %116 = load ptr, ptr %115, align 8, !tbaa !120
   %117 = load ptr, ptr %11, align 8, !tbaa !16
-  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #16
+  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #15
   %119 = icmp eq ptr %118, null
   br i1 %119, label %120, label %129
 
@@ -1708,30 +1639,30 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 124:                                              ; preds = %120
   %125 = load ptr, ptr %18, align 8, !tbaa !107
   %126 = trunc i64 %22 to i32
-  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #19
+  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #18
   %128 = load ptr, ptr %13, align 8, !tbaa !16
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %127, ptr align 1 %128, i64 %122, i1 false)
   br label %129
 
 129:                                              ; preds = %28, %40, %43, %108, %114, %120, %124
   %130 = phi ptr [ %42, %40 ], [ %35, %28 ], [ %46, %43 ], [ %109, %108 ], [ %118, %114 ], [ null, %124 ], [ null, %120 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #17
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #17
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #16
   %131 = add nuw nsw i64 %22, 1
   br label %21, !llvm.loop !121
 
 132:                                              ; preds = %27
   %133 = load ptr, ptr %18, align 8, !tbaa !107
-  %134 = call i32 @stowplan_run(ptr noundef %133) #19
+  %134 = call i32 @stowplan_run(ptr noundef %133) #18
   %135 = icmp eq i32 %134, 0
   br i1 %135, label %141, label %136
 
 136:                                              ; preds = %132
   %137 = load ptr, ptr %0, align 8, !tbaa !109
   %138 = load ptr, ptr %137, align 8, !tbaa !76
-  %139 = call ptr @stowplan_message(i32 noundef %134) #19
-  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #16
+  %139 = call ptr @stowplan_message(i32 noundef %134) #18
+  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #15
   br label %141
 
 141:                                              ; preds = %132, %136, %27
@@ -1751,16 +1682,16 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %152, label %155, label %153
 
 153:                                              ; preds = %147
-  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #16
+  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #15
   ret ptr %149
 
 155:                                              ; preds = %147
   %156 = icmp sgt i64 %143, %148
   %157 = getelementptr inbounds %struct.stowplan_tensor, ptr %144, i64 %148
   %158 = select i1 %156, ptr %157, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #16
   store ptr null, ptr %3, align 8, !tbaa !16
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #17
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #16
   %159 = load ptr, ptr %0, align 8, !tbaa !109
   %160 = getelementptr inbounds %struct.ort_api, ptr %159, i64 0, i32 15
   %161 = load ptr, ptr %160, align 8, !tbaa !122
@@ -1769,7 +1700,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %164 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
   %165 = load i32, ptr %164, align 8, !tbaa !115
   %166 = sext i32 %165 to i64
-  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #16
+  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #15
   %168 = icmp eq ptr %167, null
   %169 = load ptr, ptr %3, align 8
   %170 = icmp ne ptr %169, null
@@ -1780,7 +1711,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %173 = load ptr, ptr %0, align 8, !tbaa !109
   %174 = getelementptr inbounds %struct.ort_api, ptr %173, i64 0, i32 6
   %175 = load ptr, ptr %174, align 8, !tbaa !120
-  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #16
+  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #15
   %177 = icmp eq ptr %176, null
   br i1 %177, label %178, label %187
 
@@ -1794,20 +1725,20 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %183 = load ptr, ptr %4, align 8, !tbaa !16
   %184 = load ptr, ptr %18, align 8, !tbaa !107
   %185 = trunc i64 %148 to i32
-  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #19
+  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #18
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %186, i64 %180, i1 false)
   br label %187
 
 187:                                              ; preds = %155, %172, %178, %182
   %188 = phi ptr [ %167, %155 ], [ %176, %172 ], [ null, %182 ], [ null, %178 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #17
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #17
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #16
   %189 = add nuw nsw i64 %148, 1
   br label %147, !llvm.loop !123
 }
 
 ; Function Attrs: minsize nofree nounwind optsize uwtable
-define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #13 {
+define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #12 {
   br label %4
 
 4:                                                ; preds = %11, %3
@@ -1828,7 +1759,7 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
   %15 = select i1 %14, ptr @.str.18, ptr @.str.17
   %16 = getelementptr inbounds i64, ptr %1, i64 %6
   %17 = load i64, ptr %16, align 8, !tbaa !13
-  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #16
+  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #15
   %19 = sext i32 %18 to i64
   %20 = add nsw i64 %5, %19
   %21 = add nuw i64 %6, 1
@@ -1836,16 +1767,16 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
 }
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.umin.i64(i64, i64) #14
+declare i64 @llvm.umin.i64(i64, i64) #13
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.smax.i64(i64, i64) #14
+declare i64 @llvm.smax.i64(i64, i64) #13
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.smax.i32(i32, i32) #14
+declare i32 @llvm.smax.i32(i32, i32) #13
 
 ; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
-declare ptr @llvm.load.relative.i64(ptr, i64) #15
+declare ptr @llvm.load.relative.i64(ptr, i64) #14
 
 attributes #0 = { minsize nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #1 = { minsize nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
@@ -1858,16 +1789,15 @@ attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argm
 attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #10 = { minsize nofree nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #11 = { minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #12 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #13 = { minsize nofree nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #14 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #15 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
-attributes #16 = { minsize nounwind optsize }
-attributes #17 = { nounwind }
-attributes #18 = { minsize nounwind optsize allocsize(0,1) }
-attributes #19 = { minsize optsize }
-attributes #20 = { minsize nounwind optsize allocsize(0) }
+attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #12 = { minsize nofree nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #13 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #14 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
+attributes #15 = { minsize nounwind optsize }
+attributes #16 = { nounwind }
+attributes #17 = { minsize nounwind optsize allocsize(0,1) }
+attributes #18 = { minsize optsize }
+attributes #19 = { minsize nounwind optsize allocsize(0) }
 
 !llvm.module.flags = !{!0, !1, !2}
 
@@ -1892,7 +1822,7 @@ attributes #20 = { minsize nounwind optsize allocsize(0) }
 !18 = !{!5, !5, i64 0}
 !19 = !{!4, !8, i64 152}
 !20 = !{!4, !9, i64 160}
-!21 = !{i64 1382}
+!21 = !{i64 1412}
 !22 = !{!23, !9, i64 64}
 !23 = !{!"program", !9, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !8, i64 104, !8, i64 112, !8, i64 120, !8, i64 128, !8, i64 136, !8, i64 144, !8, i64 152, !8, i64 160}
 !24 = !{!25, !5, i64 0}
@@ -1902,7 +1832,7 @@ attributes #20 = { minsize nounwind optsize allocsize(0) }
 !28 = !{!25, !5, i64 12}
 !29 = distinct !{!29, !15}
 !30 = !{!23, !9, i64 72}
-!31 = !{i64 1987}
+!31 = !{i64 2017}
 !32 = !{!4, !5, i64 0}
 !33 = !{!4, !5, i64 12}
 !34 = !{!23, !9, i64 32}

@@ -34,15 +34,12 @@ target triple = "aarch64-unknown-linux-gnu"
 @.str.12 = private unnamed_addr constant [18 x i8] c"stowplan.affinity\00", align 1
 @operators_lock = internal global %union.pthread_mutex_t { %struct.__pthread_mutex_s zeroinitializer, [8 x i8] undef }, align 8
 @operators = internal unnamed_addr global ptr null, align 8
-@raised = internal unnamed_addr global i32 0, align 4
-@PyExc_StopIteration = hidden local_unnamed_addr global ptr null, align 8
-@PyExc_SystemError = hidden local_unnamed_addr global ptr null, align 8
-@PyExc_RuntimeError = hidden local_unnamed_addr global ptr null, align 8
 @weights_lock = internal global %union.pthread_mutex_t { %struct.__pthread_mutex_s zeroinitializer, [8 x i8] undef }, align 8
 @weights_users = internal unnamed_addr global i32 0, align 4
 @weights_mapped = internal global ptr null, align 8
 @weights_bytes_mapped = internal global i64 0, align 8
 @weights_copy = internal unnamed_addr global ptr null, align 8
+@stowplan_raised = external hidden local_unnamed_addr global i32, align 4
 @.str.13 = private unnamed_addr constant [62 x i8] c"session option %s: expected a number from 0 to %d, found '%s'\00", align 1
 @.str.14 = private unnamed_addr constant [14 x i8] c"CompiledModel\00", align 1
 @.str.15 = private unnamed_addr constant [33 x i8] c"an input of the model is missing\00", align 1
@@ -65,7 +62,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !12
-  %10 = tail call i32 @getpid() #16
+  %10 = tail call i32 @getpid() #15
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %33
 
@@ -82,7 +79,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   %19 = load ptr, ptr %4, align 8, !tbaa !4
   %20 = add nsw i32 %16, 1
   %21 = sext i32 %20 to i64
-  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #16
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #15
   br label %22
 
 22:                                               ; preds = %18, %12
@@ -98,7 +95,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 28:                                               ; preds = %23
   %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
   %30 = load i64, ptr %29, align 8, !tbaa !14
-  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #16
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #15
   %32 = add nuw nsw i64 %24, 1
   br label %23, !llvm.loop !15
 
@@ -116,7 +113,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   br i1 %41, label %53, label %42
 
 42:                                               ; preds = %37
-  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
   %44 = load i32, ptr @weights_users, align 4, !tbaa !19
   %45 = add nsw i32 %44, -1
   store i32 %45, ptr @weights_users, align 4, !tbaa !19
@@ -126,12 +123,12 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 47:                                               ; preds = %42
   %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !17
   %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !14
-  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #16
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #15
   store ptr null, ptr @weights_copy, align 8, !tbaa !17
   br label %51
 
 51:                                               ; preds = %42, %47
-  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
   br label %53
 
 53:                                               ; preds = %51, %37, %33
@@ -143,11 +140,11 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 57:                                               ; preds = %53
   %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
   %59 = load i64, ptr %58, align 8, !tbaa !21
-  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #16
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #15
   br label %61
 
 61:                                               ; preds = %57, %53
-  tail call void @free(ptr noundef nonnull %0) #16
+  tail call void @free(ptr noundef nonnull %0) #15
   br label %62
 
 62:                                               ; preds = %1, %61
@@ -188,7 +185,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %8, label %243, label %9
 
 9:                                                ; preds = %5
-  %10 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #17
+  %10 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #16
   %11 = icmp eq ptr %10, null
   br i1 %11, label %243, label %12
 
@@ -205,7 +202,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   store i32 %2, ptr %20, align 4, !tbaa !18
   %21 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 3
   store i32 -1, ptr %21, align 4, !tbaa !23
-  %22 = tail call i32 @getpid() #16
+  %22 = tail call i32 @getpid() #15
   %23 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 6
   store i32 %22, ptr %23, align 8, !tbaa !12
   %24 = sext i32 %19 to i64
@@ -235,7 +232,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %48 = add i64 %46, %47
   %49 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 13
   %50 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 14
-  %51 = tail call fastcc ptr @map_pages(i64 noundef %48, ptr noundef nonnull %49, ptr noundef nonnull %50) #18
+  %51 = tail call fastcc ptr @map_pages(i64 noundef %48, ptr noundef nonnull %49, ptr noundef nonnull %50) #17
   %52 = icmp eq ptr %51, null
   br i1 %52, label %53, label %55
 
@@ -254,14 +251,14 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br label %82
 
 60:                                               ; preds = %55
-  %61 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %61 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
   %62 = load i32, ptr @weights_users, align 4, !tbaa !19
   %63 = icmp eq i32 %62, 0
   br i1 %63, label %64, label %73
 
 64:                                               ; preds = %60
   %65 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !28
-  %66 = tail call fastcc ptr @map_pages(i64 noundef %65, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #18
+  %66 = tail call fastcc ptr @map_pages(i64 noundef %65, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #17
   store ptr %66, ptr @weights_copy, align 8, !tbaa !17
   %67 = icmp eq ptr %66, null
   br i1 %67, label %79, label %68
@@ -271,7 +268,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %66, ptr align 1 %69, i64 %65, i1 false)
   %70 = load ptr, ptr @weights_mapped, align 8, !tbaa !17
   %71 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !14
-  %72 = tail call i32 @mprotect(ptr noundef %70, i64 noundef %71, i32 noundef 1) #16
+  %72 = tail call i32 @mprotect(ptr noundef %70, i64 noundef %71, i32 noundef 1) #15
   br label %73
 
 73:                                               ; preds = %68, %60
@@ -287,7 +284,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 79:                                               ; preds = %76, %73, %64
   %80 = phi ptr [ %74, %76 ], [ null, %73 ], [ null, %64 ]
-  %81 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
+  %81 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
   br label %82
 
 82:                                               ; preds = %79, %58
@@ -298,7 +295,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %85, label %86, label %87
 
 86:                                               ; preds = %53, %82
-  tail call void @stowplan_destroy(ptr noundef nonnull %10) #18
+  tail call void @stowplan_destroy(ptr noundef nonnull %10) #17
   br label %243
 
 87:                                               ; preds = %82
@@ -463,7 +460,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %197 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 6
   store i64 %189, ptr %197, align 8
   %198 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 15
-  %199 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %198) #16
+  %199 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %198) #15
   %200 = load ptr, ptr %92, align 8, !tbaa !4
   %201 = getelementptr inbounds i64, ptr %200, i64 48
   %202 = load i32, ptr %10, align 8, !tbaa !22
@@ -487,9 +484,9 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %214 = shl i64 %208, 5
   %215 = and i64 %214, 4294967264
   %216 = getelementptr inbounds i64, ptr %205, i64 %215
-  %217 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %216, ptr noundef null) #16
+  %217 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %216, ptr noundef null) #15
   %218 = getelementptr inbounds i64, ptr %216, i64 16
-  %219 = tail call i32 @pthread_cond_init(ptr noundef nonnull %218, ptr noundef null) #16
+  %219 = tail call i32 @pthread_cond_init(ptr noundef nonnull %218, ptr noundef null) #15
   %220 = add nuw nsw i64 %208, 1
   %221 = load i32, ptr %10, align 8, !tbaa !22
   br label %206, !llvm.loop !40
@@ -502,7 +499,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %226, label %227, label %242
 
 227:                                              ; preds = %222
-  %228 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #19
+  %228 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
   %229 = icmp eq ptr %228, null
   br i1 %229, label %240, label %230
 
@@ -512,12 +509,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %232 = trunc i64 %224 to i32
   store i32 %232, ptr %231, align 8, !tbaa !43
   %233 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 16, i64 %224
-  %234 = tail call i32 @pthread_create(ptr noundef nonnull %233, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %228) #16
+  %234 = tail call i32 @pthread_create(ptr noundef nonnull %233, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %228) #15
   %235 = icmp eq i32 %234, 0
   br i1 %235, label %237, label %236
 
 236:                                              ; preds = %230
-  tail call void @free(ptr noundef nonnull %228) #16
+  tail call void @free(ptr noundef nonnull %228) #15
   br label %240
 
 237:                                              ; preds = %230
@@ -528,7 +525,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 240:                                              ; preds = %227, %236
   %241 = phi i32 [ 2, %236 ], [ 1, %227 ]
-  tail call void @stowplan_destroy(ptr noundef nonnull %10) #18
+  tail call void @stowplan_destroy(ptr noundef nonnull %10) #17
   br label %243
 
 242:                                              ; preds = %222
@@ -548,7 +545,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
-  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #16
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #15
   %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
   br i1 %8, label %18, label %9
 
@@ -557,7 +554,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   br i1 %10, label %11, label %13
 
 11:                                               ; preds = %9
-  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #16
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #15
   br label %13
 
 13:                                               ; preds = %11, %9
@@ -582,12 +579,12 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
-  %2 = tail call fastcc i32 @begin(ptr noundef %0) #18
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
 
 4:                                                ; preds = %1
-  %5 = tail call fastcc i32 @run(ptr noundef %0) #18
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #17
   %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
   store atomic i32 0, ptr %6 release, align 8
   br label %7
@@ -611,7 +608,7 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !12
-  %10 = tail call i32 @getpid() #16
+  %10 = tail call i32 @getpid() #15
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %17
 
@@ -643,7 +640,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %10, label %11, label %58
 
 11:                                               ; preds = %6
-  %12 = tail call i32 @sched_getcpu() #16
+  %12 = tail call i32 @sched_getcpu() #15
   %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
   %14 = load i32, ptr %13, align 4, !tbaa !23
   %15 = icmp eq i32 %12, %14
@@ -651,7 +648,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 16:                                               ; preds = %11
   store i32 %12, ptr %13, align 4, !tbaa !23
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #20
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #19
   %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !45
   %18 = icmp ult i32 %12, 1024
@@ -704,20 +701,20 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %51, label %52, label %53
 
 52:                                               ; preds = %47, %35
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #20
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #19
   br label %58
 
 53:                                               ; preds = %47
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
   %55 = load i64, ptr %54, align 8, !tbaa !14
-  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #16
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #15
   %57 = add nuw nsw i64 %48, 1
   br label %47, !llvm.loop !48
 
 58:                                               ; preds = %52, %11, %6, %1
   %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
-  call void @stowplan_lead(ptr noundef nonnull %59) #16
-  %60 = load atomic i32, ptr @raised monotonic, align 4
+  call void @stowplan_lead(ptr noundef nonnull %59) #15
+  %60 = load atomic i32, ptr @stowplan_raised monotonic, align 4
   %61 = icmp eq i32 %60, 0
   %62 = select i1 %61, i32 0, i32 7
   ret i32 %62
@@ -767,7 +764,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %27, label %75, label %20, !llvm.loop !52
 
 29:                                               ; preds = %20
-  %30 = tail call fastcc i32 @begin(ptr noundef %0) #18
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #17
   %31 = icmp eq i32 %30, 0
   br i1 %31, label %32, label %75
 
@@ -782,7 +779,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %37, label %38, label %44
 
 38:                                               ; preds = %35
-  %39 = tail call fastcc i32 @run(ptr noundef %0) #18
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #17
   %40 = freeze i32 %39
   %41 = icmp eq i32 %40, 0
   %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
@@ -988,41 +985,41 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %5 = alloca i32, align 4
   %6 = alloca i32, align 4
   %7 = load ptr, ptr %1, align 8, !tbaa !62
-  %8 = tail call ptr %7(i32 noundef 16) #16
+  %8 = tail call ptr %7(i32 noundef 16) #15
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %19
 
 10:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #20
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #19
   %11 = getelementptr inbounds %struct.ort_api_base, ptr %1, i64 0, i32 1
   %12 = load ptr, ptr %11, align 8, !tbaa !64
-  %13 = tail call ptr %12() #16
-  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #16
+  %13 = tail call ptr %12() #15
+  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #15
   %15 = load ptr, ptr %1, align 8, !tbaa !62
-  %16 = tail call ptr %15(i32 noundef 1) #16
+  %16 = tail call ptr %15(i32 noundef 1) #15
   %17 = load ptr, ptr %16, align 8, !tbaa !65
-  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #16
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #20
+  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #15
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #19
   br label %108
 
 19:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #20
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #19
   store i32 0, ptr %4, align 4, !tbaa !19
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #20
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #19
   store i32 1, ptr %5, align 4, !tbaa !19
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #20
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #19
   store i32 1, ptr %6, align 4, !tbaa !19
-  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #18
+  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #17
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %106
 
 22:                                               ; preds = %19
-  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #18
+  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #17
   %24 = icmp eq ptr %23, null
   br i1 %24, label %25, label %106
 
 25:                                               ; preds = %22
-  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #18
+  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #17
   %27 = icmp eq ptr %26, null
   br i1 %27, label %28, label %106
 
@@ -1034,7 +1031,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %33 = icmp eq i32 %32, 0
   %34 = select i1 %33, i32 2, i32 0
   %35 = or i32 %34, %31
-  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #16
+  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #15
   %37 = load i32, ptr %4, align 4
   br label %38
 
@@ -1067,13 +1064,13 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   br label %38, !llvm.loop !72
 
 56:                                               ; preds = %38
-  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #17
+  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #16
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %62
 
 59:                                               ; preds = %56
   %60 = load ptr, ptr %8, align 8, !tbaa !65
-  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #16
+  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #15
   br label %95
 
 62:                                               ; preds = %56
@@ -1112,7 +1109,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %79 = load ptr, ptr %78, align 8, !tbaa !86
   %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !87
   %81 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 4
-  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #16
+  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #15
   %83 = icmp eq ptr %82, null
   br i1 %83, label %84, label %90
 
@@ -1120,13 +1117,13 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %85 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 3
   %86 = load ptr, ptr %85, align 8, !tbaa !88
   %87 = load ptr, ptr %81, align 8, !tbaa !89
-  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #16
+  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #15
   %89 = icmp eq ptr %88, null
   br i1 %89, label %92, label %90
 
 90:                                               ; preds = %84, %62
   %91 = phi ptr [ %88, %84 ], [ %82, %62 ]
-  tail call void @free(ptr noundef nonnull %57) #16
+  tail call void @free(ptr noundef nonnull %57) #15
   br label %95
 
 92:                                               ; preds = %84
@@ -1139,7 +1136,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 95:                                               ; preds = %50, %92, %90, %59
   %96 = phi ptr [ null, %59 ], [ %57, %92 ], [ null, %90 ], [ %40, %50 ]
   %97 = phi ptr [ %61, %59 ], [ null, %92 ], [ %91, %90 ], [ null, %50 ]
-  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #16
+  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #15
   %99 = icmp eq ptr %97, null
   br i1 %99, label %100, label %106
 
@@ -1148,14 +1145,14 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %102 = load ptr, ptr %101, align 8, !tbaa !91
   %103 = getelementptr inbounds %struct.operator, ptr %96, i64 0, i32 4
   %104 = load ptr, ptr %103, align 8, !tbaa !89
-  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #16
+  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #15
   br label %106
 
 106:                                              ; preds = %19, %22, %100, %95, %25
   %107 = phi ptr [ %26, %25 ], [ %105, %100 ], [ %97, %95 ], [ %23, %22 ], [ %20, %19 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #20
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #20
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #20
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #19
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #19
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #19
   br label %108
 
 108:                                              ; preds = %106, %10
@@ -1172,16 +1169,16 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %7 = alloca [8 x i8], align 8
   %8 = alloca [512 x i8], align 1
   %9 = alloca i64, align 8
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #20
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #19
   store i32 0, ptr %6, align 4, !tbaa !19
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #19
   store i64 0, ptr %7, align 8
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #20
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #20
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #19
   store i64 8, ptr %9, align 8, !tbaa !14
   %10 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 19
   %11 = load ptr, ptr %10, align 8, !tbaa !92
-  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #16
+  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #15
   %13 = icmp eq ptr %12, null
   %14 = load i32, ptr %6, align 4
   %15 = icmp ne i32 %14, 0
@@ -1191,7 +1188,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 17:                                               ; preds = %5
   %18 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 20
   %19 = load ptr, ptr %18, align 8, !tbaa !93
-  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #16
+  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #15
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %45
 
@@ -1226,17 +1223,17 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   br label %45
 
 41:                                               ; preds = %36, %34
-  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #16
+  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #15
   %43 = load ptr, ptr %0, align 8, !tbaa !65
-  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #16
+  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #15
   br label %45
 
 45:                                               ; preds = %40, %41, %17, %5
   %46 = phi ptr [ %12, %5 ], [ %20, %17 ], [ %44, %41 ], [ null, %40 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #20
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #20
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #20
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #19
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #19
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #19
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #19
   ret ptr %46
 }
 
@@ -1245,72 +1242,6 @@ declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden i32 @numba_gil_ensure() local_unnamed_addr #8 {
-  ret i32 0
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @numba_gil_release(i32 noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @numba_unpickle() local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden noalias ptr @numba_runtime_build_excinfo_struct(ptr nocapture noundef readnone %0, ptr nocapture noundef readnone %1) local_unnamed_addr #8 {
-  ret ptr null
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @numba_do_raise(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @NRT_Free(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @PyErr_SetNone(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @PyErr_SetString(ptr nocapture noundef %0, ptr nocapture noundef %1) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @PyErr_Clear() local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden noalias ptr @PyUnicode_FromString(ptr nocapture noundef readnone %0) local_unnamed_addr #8 {
-  ret ptr null
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden noalias ptr @PyBytes_FromStringAndSize(ptr nocapture noundef readnone %0, i64 noundef %1) local_unnamed_addr #8 {
-  ret ptr null
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define hidden void @Py_DecRef(ptr nocapture noundef %0) local_unnamed_addr #8 {
-  ret void
-}
-
-; Function Attrs: minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable
-define hidden void @PyErr_WriteUnraisable(ptr nocapture noundef readnone %0) local_unnamed_addr #11 {
-  store atomic i32 1, ptr @raised monotonic, align 4
-  ret void
-}
 
 ; Function Attrs: minsize nounwind optsize
 declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
@@ -1328,7 +1259,7 @@ declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
-declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #12
+declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
@@ -1338,13 +1269,13 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
   %2 = load ptr, ptr %0, align 8, !tbaa !41
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
   %4 = load i32, ptr %3, align 8, !tbaa !43
-  tail call void @free(ptr noundef %0) #16
+  tail call void @free(ptr noundef %0) #15
   %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
   %6 = load ptr, ptr %5, align 8, !tbaa !4
   %7 = sext i32 %4 to i64
   %8 = load i32, ptr %2, align 8, !tbaa !22
   %9 = sext i32 %8 to i64
-  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #16
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #15
   ret ptr null
 }
 
@@ -1406,8 +1337,8 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
   %5 = load ptr, ptr %4, align 8, !tbaa !96
-  tail call void @stowplan_destroy(ptr noundef %5) #18
-  tail call void @free(ptr noundef nonnull %0) #16
+  tail call void @stowplan_destroy(ptr noundef %5) #17
+  tail call void @free(ptr noundef nonnull %0) #15
   br label %6
 
 6:                                                ; preds = %1, %3
@@ -1421,7 +1352,7 @@ define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
-  %5 = tail call noalias dereferenceable_or_null(64) ptr @calloc(i64 noundef 1, i64 noundef 64) #17
+  %5 = tail call noalias dereferenceable_or_null(64) ptr @calloc(i64 noundef 1, i64 noundef 64) #16
   %6 = icmp eq ptr %5, null
   br i1 %6, label %15, label %7
 
@@ -1431,22 +1362,22 @@ define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr nounde
   %10 = load i32, ptr %9, align 8, !tbaa !70
   %11 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 3
   %12 = load i32, ptr %11, align 4, !tbaa !71
-  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #18
+  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #17
   %14 = icmp eq i32 %13, 0
   br i1 %14, label %20, label %15
 
 15:                                               ; preds = %4, %7
   %16 = phi i32 [ %13, %7 ], [ 1, %4 ]
-  tail call void @free(ptr noundef %5) #16
+  tail call void @free(ptr noundef %5) #15
   %17 = load ptr, ptr %1, align 8, !tbaa !65
-  %18 = tail call ptr @stowplan_message(i32 noundef %16) #18
-  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #16
+  %18 = tail call ptr @stowplan_message(i32 noundef %16) #17
+  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #15
   br label %23
 
 20:                                               ; preds = %7
   store ptr %1, ptr %5, align 8, !tbaa !98
   %21 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 2
-  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #16
+  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #15
   store ptr %5, ptr %3, align 8, !tbaa !17
   br label %23
 
@@ -1469,7 +1400,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %12 = alloca ptr, align 8
   %13 = alloca ptr, align 8
   %14 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 2
-  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #16
+  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #15
   %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   %18 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
@@ -1493,13 +1424,13 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %30 = icmp sgt i64 %16, %22
   %31 = getelementptr inbounds %struct.stowplan_tensor, ptr %17, i64 %22
   %32 = select i1 %30, ptr %31, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #19
   store ptr null, ptr %11, align 8, !tbaa !17
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #20
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #19
   %33 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 14
   %34 = load ptr, ptr %33, align 8, !tbaa !99
-  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #16
+  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #15
   %36 = icmp eq ptr %35, null
   br i1 %36, label %37, label %129
 
@@ -1510,31 +1441,31 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 
 40:                                               ; preds = %37
   %41 = load ptr, ptr %29, align 8, !tbaa !65
-  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #16
+  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #15
   br label %129
 
 43:                                               ; preds = %37
   %44 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 12
   %45 = load ptr, ptr %44, align 8, !tbaa !100
-  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #16
+  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #15
   %47 = icmp eq ptr %46, null
   br i1 %47, label %48, label %129
 
 48:                                               ; preds = %43
   %49 = load ptr, ptr %12, align 8, !tbaa !17
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #20
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #20
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #20
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #19
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #19
   %50 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 8
   %51 = load ptr, ptr %50, align 8, !tbaa !101
-  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #16
+  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #15
   %53 = icmp eq ptr %52, null
   br i1 %53, label %54, label %108
 
 54:                                               ; preds = %48
   %55 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 9
   %56 = load ptr, ptr %55, align 8, !tbaa !102
-  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #16
+  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #15
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %108
 
@@ -1543,7 +1474,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %61 = call i64 @llvm.umin.i64(i64 %60, i64 64)
   %62 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 10
   %63 = load ptr, ptr %62, align 8, !tbaa !103
-  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #16
+  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #15
   %65 = icmp eq ptr %64, null
   br i1 %65, label %66, label %108
 
@@ -1591,37 +1522,37 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br label %81, !llvm.loop !106
 
 97:                                               ; preds = %87
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #20
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #20
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #19
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #19
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 1 dereferenceable(128) %9, i8 0, i64 128, i1 false)
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #20
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #19
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 1 dereferenceable(128) %10, i8 0, i64 128, i1 false)
   %98 = load ptr, ptr %80, align 8, !tbaa !105
   %99 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
   %100 = load i32, ptr %99, align 8, !tbaa !104
   %101 = sext i32 %100 to i64
-  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #18
-  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #18
+  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #17
+  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #17
   %102 = load ptr, ptr %32, align 8, !tbaa !107
   %103 = load i32, ptr %68, align 4, !tbaa !95
   %104 = load i32, ptr %7, align 4, !tbaa !19
-  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #16
+  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #15
   %106 = load ptr, ptr %29, align 8, !tbaa !65
-  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #20
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #20
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #20
+  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #15
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #19
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #19
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #19
   br label %108
 
 108:                                              ; preds = %97, %87, %59, %54, %48
   %109 = phi ptr [ %52, %48 ], [ %57, %54 ], [ %107, %97 ], [ %64, %59 ], [ null, %87 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #20
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #20
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #20
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #19
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #19
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #19
   %110 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 17
   %111 = load ptr, ptr %110, align 8, !tbaa !108
   %112 = load ptr, ptr %12, align 8, !tbaa !17
-  call void %111(ptr noundef %112) #16
+  call void %111(ptr noundef %112) #15
   %113 = icmp eq ptr %109, null
   br i1 %113, label %114, label %129
 
@@ -1629,7 +1560,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %115 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 6
   %116 = load ptr, ptr %115, align 8, !tbaa !109
   %117 = load ptr, ptr %11, align 8, !tbaa !17
-  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #16
+  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #15
   %119 = icmp eq ptr %118, null
   br i1 %119, label %120, label %129
 
@@ -1642,30 +1573,30 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 124:                                              ; preds = %120
   %125 = load ptr, ptr %18, align 8, !tbaa !96
   %126 = trunc i64 %22 to i32
-  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #18
+  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #17
   %128 = load ptr, ptr %13, align 8, !tbaa !17
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %127, ptr align 1 %128, i64 %122, i1 false)
   br label %129
 
 129:                                              ; preds = %28, %40, %43, %108, %114, %120, %124
   %130 = phi ptr [ %42, %40 ], [ %35, %28 ], [ %46, %43 ], [ %109, %108 ], [ %118, %114 ], [ null, %124 ], [ null, %120 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #20
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #20
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #19
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #19
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #19
   %131 = add nuw nsw i64 %22, 1
   br label %21, !llvm.loop !110
 
 132:                                              ; preds = %27
   %133 = load ptr, ptr %18, align 8, !tbaa !96
-  %134 = call i32 @stowplan_run(ptr noundef %133) #18
+  %134 = call i32 @stowplan_run(ptr noundef %133) #17
   %135 = icmp eq i32 %134, 0
   br i1 %135, label %141, label %136
 
 136:                                              ; preds = %132
   %137 = load ptr, ptr %0, align 8, !tbaa !98
   %138 = load ptr, ptr %137, align 8, !tbaa !65
-  %139 = call ptr @stowplan_message(i32 noundef %134) #18
-  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #16
+  %139 = call ptr @stowplan_message(i32 noundef %134) #17
+  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #15
   br label %141
 
 141:                                              ; preds = %132, %136, %27
@@ -1685,16 +1616,16 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %152, label %155, label %153
 
 153:                                              ; preds = %147
-  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #16
+  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #15
   ret ptr %149
 
 155:                                              ; preds = %147
   %156 = icmp sgt i64 %143, %148
   %157 = getelementptr inbounds %struct.stowplan_tensor, ptr %144, i64 %148
   %158 = select i1 %156, ptr %157, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #19
   store ptr null, ptr %3, align 8, !tbaa !17
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #19
   %159 = load ptr, ptr %0, align 8, !tbaa !98
   %160 = getelementptr inbounds %struct.ort_api, ptr %159, i64 0, i32 15
   %161 = load ptr, ptr %160, align 8, !tbaa !111
@@ -1703,7 +1634,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %164 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
   %165 = load i32, ptr %164, align 8, !tbaa !104
   %166 = sext i32 %165 to i64
-  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #16
+  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #15
   %168 = icmp eq ptr %167, null
   %169 = load ptr, ptr %3, align 8
   %170 = icmp ne ptr %169, null
@@ -1714,7 +1645,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %173 = load ptr, ptr %0, align 8, !tbaa !98
   %174 = getelementptr inbounds %struct.ort_api, ptr %173, i64 0, i32 6
   %175 = load ptr, ptr %174, align 8, !tbaa !109
-  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #16
+  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #15
   %177 = icmp eq ptr %176, null
   br i1 %177, label %178, label %187
 
@@ -1728,20 +1659,20 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %183 = load ptr, ptr %4, align 8, !tbaa !17
   %184 = load ptr, ptr %18, align 8, !tbaa !96
   %185 = trunc i64 %148 to i32
-  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #18
+  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #17
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %186, i64 %180, i1 false)
   br label %187
 
 187:                                              ; preds = %155, %172, %178, %182
   %188 = phi ptr [ %167, %155 ], [ %176, %172 ], [ null, %182 ], [ null, %178 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #20
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #19
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #19
   %189 = add nuw nsw i64 %148, 1
   br label %147, !llvm.loop !112
 }
 
 ; Function Attrs: minsize nofree nounwind optsize uwtable
-define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #13 {
+define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #12 {
   br label %4
 
 4:                                                ; preds = %11, %3
@@ -1762,7 +1693,7 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
   %15 = select i1 %14, ptr @.str.18, ptr @.str.17
   %16 = getelementptr inbounds i64, ptr %1, i64 %6
   %17 = load i64, ptr %16, align 8, !tbaa !14
-  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #16
+  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #15
   %19 = sext i32 %18 to i64
   %20 = add nsw i64 %5, %19
   %21 = add nuw i64 %6, 1
@@ -1770,16 +1701,16 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
 }
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.umin.i64(i64, i64) #14
+declare i64 @llvm.umin.i64(i64, i64) #13
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.smax.i64(i64, i64) #14
+declare i64 @llvm.smax.i64(i64, i64) #13
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.smax.i32(i32, i32) #14
+declare i32 @llvm.smax.i32(i32, i32) #13
 
 ; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
-declare ptr @llvm.load.relative.i64(ptr, i64) #15
+declare ptr @llvm.load.relative.i64(ptr, i64) #14
 
 attributes #0 = { minsize nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #1 = { minsize nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
@@ -1792,16 +1723,15 @@ attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argm
 attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #10 = { minsize nofree nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #11 = { minsize mustprogress nofree norecurse nounwind optsize willreturn memory(readwrite, argmem: none, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #12 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #13 = { minsize nofree nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #14 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #15 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
-attributes #16 = { minsize nounwind optsize }
-attributes #17 = { minsize nounwind optsize allocsize(0,1) }
-attributes #18 = { minsize optsize }
-attributes #19 = { minsize nounwind optsize allocsize(0) }
-attributes #20 = { nounwind }
+attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #12 = { minsize nofree nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #13 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #14 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
+attributes #15 = { minsize nounwind optsize }
+attributes #16 = { minsize nounwind optsize allocsize(0,1) }
+attributes #17 = { minsize optsize }
+attributes #18 = { minsize nounwind optsize allocsize(0) }
+attributes #19 = { nounwind }
 
 !llvm.module.flags = !{!0, !1, !2, !3}
 

@@ -7,6 +7,8 @@
 #undef NDEBUG
 #include <assert.h>
 
+int stowplan_raised;
+
 enum { N = 1000, ROUNDS = 1000, MEMBERS = 4 };
 
 static void add(const float *x, const float *w, float *y, int64_t begin, int64_t end) {

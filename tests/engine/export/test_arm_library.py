@@ -49,7 +49,7 @@ def made(program: Program, compiler: Compiler) -> Library:
 def unpacked(made: Library, folder: Path) -> Path:
     with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
         tar.extractall(folder, filter="data")
-    return folder / archive_name(made)
+    return folder / archive_name(made.metadata)
 
 
 @needs_emulator

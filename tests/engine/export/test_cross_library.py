@@ -83,7 +83,7 @@ def test_every_byte_is_the_executors_of_the_same_plan(
 
 
 def test_the_library_names_its_target_and_needs_no_more(made: Library) -> None:
-    assert archive_name(made) == "a-net-cpu-avx2"
+    assert archive_name(made.metadata) == "a-net-cpu-avx2"
     assert made.metadata["processor"] == made.metadata["target"] == "cpu-avx2"
     assert "avx512" not in str(made.metadata["features"])
     assert "amx" not in str(made.metadata["features"])

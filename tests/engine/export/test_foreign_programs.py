@@ -27,8 +27,8 @@ def needs(*programs: str, file: Path | None = None) -> pytest.MarkDecorator:
 
 
 def program(language: str) -> str:
-    """The only program of the guide in a language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
+    """The first program of the guide in a language."""
+    found, *_ = re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
     return str(found)
 
 

@@ -89,6 +89,10 @@ def model(text: str) -> onnx.ModelProto:
 def planned(text: str, folder: Path, threads: int = 1, target: Target | None = None) -> Program:
     path = folder / "net.onnx"
     path.write_bytes(model(text).SerializeToString())
+    return planned_of(path, threads, target)
+
+
+def planned_of(path: Path, threads: int = 1, target: Target | None = None) -> Program:
     options = Options(autotune=False, threads=threads)
     return session.planned(
         session.canonical(load(path), target or host(), options, Bindings(), load_registry()), options
@@ -395,7 +399,7 @@ def test_names_become_identifiers(made: Library) -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 def test_the_program_of_the_guide_runs_as_it_stands(unpacked: Path, tmp_path: Path) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "library.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"^```c\n(.*?)^```", guide, re.M | re.S)
+    program, _ = re.findall(r"^```c\n(.*?)^```", guide, re.M | re.S)
     (commands,) = re.findall(r"^```\n(cc main.*?)^```", guide, re.M | re.S)
     for file in unpacked.iterdir():
         shutil.copy(file, tmp_path)

@@ -1,4 +1,4 @@
-"""`stowplan values`, `extract`, `compose` and `convert`: model files in and out, without a server."""
+"""Commands that read and write files without a server: values, extract, compose, convert and join-wheels."""
 
 import argparse
 import sys
@@ -190,3 +190,20 @@ def write(model: "ir.Model | None", arguments: argparse.Namespace) -> None:
     assert model is not None
     export(model, arguments.out, external=arguments.external_data, notes=True)
     print(arguments.out)
+
+
+def add_join_wheels(parser: argparse.ArgumentParser) -> None:
+    """Wheels, and where the joined one goes."""
+    parser.add_argument("wheels", type=Path, nargs="+", help="wheels of one model, each for other processors")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the wheel (default: this one)")
+
+
+@in_process
+def join_wheels(arguments: argparse.Namespace) -> None:
+    """Write the wheel, and print its path."""
+    from app.engine.export.wheel import joined
+
+    name, content = joined([path.read_bytes() for path in arguments.wheels])
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / name).write_bytes(content)
+    print(arguments.out / name)

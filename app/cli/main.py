@@ -220,6 +220,12 @@ COMMANDS: tuple[Command, ...] = (
         explain.run,
     ),
     Command("export", "Write what a job planned as a library.", submit.add_export, submit.export),
+    Command(
+        "join-wheels",
+        "Write wheels of one model as one wheel.",
+        graphs.add_join_wheels,
+        graphs.join_wheels,
+    ),
     Command("convert", "Write a model as ONNX: a symbol of MXNet too.", graphs.add_convert, graphs.convert),
     Command("jobs", "List, show, wait for, cancel and retry jobs.", manage.commands(manage.JOBS), manage.run),
     Command(

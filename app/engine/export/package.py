@@ -28,7 +28,12 @@ model.h describes the interface, metadata.json the model, manifest.json has the 
 
 def archive_name(told: Mapping[str, object]) -> str:
     """`NAME-PROCESSOR` of a description, in characters that every file system takes."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{told['name']}-{told['processor']}")
+    return plain(f"{told['name']}-{told['processor']}")
+
+
+def plain(text: str) -> str:
+    """A text in characters that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
 
 
 def archive(library: Library) -> bytes:

@@ -1,4 +1,4 @@
-"""Wheels of a library: a Python module of one model that needs numpy alone.
+"""Wheels of libraries: a Python module of one model, for one or several processors, that needs numpy alone.
 
 Source: PyPA specifications, binary distribution format; names as in PEP 503 and PEP 427.
 """
@@ -6,16 +6,39 @@ Source: PyPA specifications, binary distribution format; names as in PEP 503 and
 import base64
 import hashlib
 import io
+import json
 import keyword
 import re
 import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.engine.export.library import Library
+from app.engine.export.package import plain
 
 MODULE = (Path(__file__).parent / "wheel_module.py").read_text(encoding="utf-8")
 VERSION = "1"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a zip file can tell
+PROCESSORS = "processors.json"  # the description of a wheel, beside its module
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """What a wheel has for one processor.
+
+    Attributes:
+        folder: name of the processor.
+        architecture: of it.
+        features: how many instruction sets it must have; variants with more are tried first.
+        files: by name.
+    """
+
+    folder: str
+    architecture: str
+    features: int
+    files: Mapping[str, bytes]
 
 
 def module_name(library: Library) -> str:
@@ -26,7 +49,7 @@ def module_name(library: Library) -> str:
 
 def wheel_name(library: Library) -> str:
     """The file name by which installers know a wheel."""
-    return f"{module_name(library)}-{VERSION}-{_tag(library)}.whl"
+    return _file_name(module_name(library), [str(library.metadata["architecture"])])
 
 
 def wheel(library: Library, plan: str) -> bytes:
@@ -36,26 +59,63 @@ def wheel(library: Library, plan: str) -> bytes:
         library: the model.
         plan: text that its `explain()` answers.
     """
-    name = module_name(library)
-    title = " ".join(str(library.metadata["name"]).split())  # a line of its own would be another field
+    told = library.metadata
+    features = [f for f in str(told["features"]).split(",") if f.startswith("+")]
+    files = {"model.so": library.shared, "plan.txt": plan.encode()}
+    variant = _Variant(plain(str(told["processor"])), str(told["architecture"]), len(features), files)
+    about = {"title": str(told["name"]), "inputs": told["inputs"], "outputs": told["outputs"]}
+    return _packed(module_name(library), about, [variant])
+
+
+def joined(wheels: Sequence[bytes]) -> tuple[str, bytes]:
+    """File name and content of one wheel of several of a model, each for other processors.
+
+    The module takes the first that the processor can run; those that need more instruction sets come first.
+
+    Raises:
+        ValueError: one is no wheel of a library, or they do not belong together; the message says why.
+    """
+    found = [_unpacked(content) for content in wheels]
+    if not found:
+        raise ValueError("expected at least one wheel, found none")
+    name, about, _ = found[0]
+    for other, differently, _ in found[1:]:
+        if (other, differently) != (name, about):
+            raise ValueError(
+                f"wheels of {name!r} and of {other!r} differ in name, inputs or outputs; "
+                "expected wheels of one model"
+            )
+    variants = [variant for _, _, some in found for variant in some]
+    folders = [v.folder for v in variants]
+    twice = next((f for f in folders if folders.count(f) > 1), None)
+    if twice is not None:
+        raise ValueError(f"processor {twice!r} is in several of the wheels; expected each once")
+    return _file_name(name, [v.architecture for v in variants]), _packed(name, about, variants)
+
+
+def _packed(name: str, about: Mapping[str, Any], variants: Sequence[_Variant]) -> bytes:
+    ordered = sorted(variants, key=lambda v: (-v.features, v.folder))
+    title = " ".join(about["title"].split())  # a line of its own would be another field
     info = f"{name}-{VERSION}.dist-info"
+    rows = [{"folder": v.folder, "architecture": v.architecture, "features": v.features} for v in ordered]
     files = {
         f"{name}/__init__.py": MODULE.encode(),
         f"{name}/py.typed": b"",
-        f"{name}/model.so": library.shared,
-        f"{name}/plan.txt": plan.encode(),
+        f"{name}/{PROCESSORS}": json.dumps({**about, "processors": rows}, sort_keys=True).encode(),
+        **{f"{name}/{v.folder}/{file}": content for v in ordered for file, content in v.files.items()},
         f"{info}/METADATA": (
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\n"
-            f"Summary: {title}, compiled by Stowplan for {library.metadata['processor']}\n"
+            f"Summary: {title}, compiled by Stowplan for {', '.join(v.folder for v in ordered)}\n"
             "Requires-Python: >=3.9\nRequires-Dist: numpy\n"
         ).encode(),
         f"{info}/WHEEL": (
-            f"Wheel-Version: 1.0\nGenerator: stowplan\nRoot-Is-Purelib: false\nTag: {_tag(library)}\n"
+            "Wheel-Version: 1.0\nGenerator: stowplan\nRoot-Is-Purelib: false\n"
+            + "".join(f"Tag: py3-none-linux_{a}\n" for a in sorted({v.architecture for v in ordered}))
         ).encode(),
     }
     record = f"{info}/RECORD"
-    rows = [f"{path},sha256={_digest(content)},{len(content)}\n" for path, content in files.items()]
-    files[record] = "".join([*rows, f"{record},,\n"]).encode()
+    lines = [f"{path},sha256={_digest(content)},{len(content)}\n" for path, content in files.items()]
+    files[record] = "".join([*lines, f"{record},,\n"]).encode()
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for path, content in files.items():
@@ -65,8 +125,36 @@ def wheel(library: Library, plan: str) -> bytes:
     return raw.getvalue()
 
 
-def _tag(library: Library) -> str:
-    return f"py3-none-linux_{library.metadata['architecture']}"
+def _unpacked(content: bytes) -> tuple[str, dict[str, Any], list[_Variant]]:
+    """Module name, description and variants of a wheel."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            path = next((p for p in archive.namelist() if p.endswith(f"/{PROCESSORS}")), PROCESSORS)
+            name = path.removesuffix(f"/{PROCESSORS}")
+            about: dict[str, Any] = json.loads(archive.read(path))
+            if archive.read(f"{name}/__init__.py") != MODULE.encode():
+                raise ValueError(f"the wheel of {name!r} was made by another version; make it anew")
+            variants = [
+                _Variant(
+                    row["folder"],
+                    row["architecture"],
+                    row["features"],
+                    {
+                        p.rpartition("/")[2]: archive.read(p)
+                        for p in archive.namelist()
+                        if p.startswith(f"{name}/{row['folder']}/")
+                    },
+                )
+                for row in about.pop("processors")
+            ]
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as cause:
+        raise ValueError(f"expected a wheel that Stowplan made, found something else ({cause})") from cause
+    return name, about, variants
+
+
+def _file_name(name: str, architectures: Sequence[str]) -> str:
+    platforms = ".".join(f"linux_{a}" for a in sorted(set(architectures)))
+    return f"{name}-{VERSION}-py3-none-{platforms}.whl"
 
 
 def _digest(content: bytes) -> str:

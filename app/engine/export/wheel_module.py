@@ -18,8 +18,25 @@ _HERE = Path(__file__).parent
 _TYPES = {"float": "float32", "double": "float64", "bfloat16": "uint16"}
 
 
-def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_HERE / "model.so"))
+def _chosen() -> tuple[Path, ctypes.CDLL]:
+    """Folder and library of the first processor of the module whose instructions this one has.
+
+    Raises:
+        ImportError: there is none.
+    """
+    names = [row["folder"] for row in json.loads((_HERE / "processors.json").read_bytes())["processors"]]
+    for name in names:
+        try:
+            library = ctypes.CDLL(str(_HERE / name / "model.so"))
+        except OSError:  # of another architecture
+            continue
+        if library.stowplan_check() == 0:
+            return _HERE / name, library
+    raise ImportError(f"this processor lacks instructions of all that {__name__} is for: {', '.join(names)}")
+
+
+def _load() -> tuple[Path, ctypes.CDLL]:
+    folder, library = _chosen()
     pointer, number = ctypes.c_void_p, ctypes.c_int
     library.stowplan_metadata.restype = library.stowplan_message.restype = ctypes.c_char_p
     library.stowplan_create.argtypes = [ctypes.POINTER(pointer), number, ctypes.c_uint]
@@ -27,16 +44,16 @@ def _load() -> ctypes.CDLL:
     for name in ("input", "output"):
         memory = getattr(library, f"stowplan_{name}_memory")
         memory.argtypes, memory.restype = [pointer, number], pointer
-    return library
+    return folder, library
 
 
-_LIBRARY = _load()
+_FOLDER, _LIBRARY = _load()
 metadata: dict[str, Any] = json.loads(_LIBRARY.stowplan_metadata())
 
 
 def explain() -> str:
     """The plan, one line a step: implementation, layout, bytes and time."""
-    return (_HERE / "plan.txt").read_text(encoding="utf-8")
+    return (_FOLDER / "plan.txt").read_text(encoding="utf-8")
 
 
 class NodeArg(NamedTuple):

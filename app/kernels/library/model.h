@@ -46,6 +46,9 @@ typedef struct {
     uint64_t bytes;
 } stowplan_tensor;
 
+/* STOWPLAN_OK, or STOWPLAN_WRONG_CPU where this processor cannot run the model. */
+stowplan_status stowplan_check(void);
+
 /* Description of the model; JSON with names, shapes, the processor and digests. */
 const char *stowplan_metadata(void);
 int stowplan_input_count(void);

@@ -23,6 +23,7 @@ RUNTIMES: Mapping[str, Path] = {"x86_64": HERE / "runtime.ll", "aarch64": HERE /
 ERROR_PATH, MEMORY_FUNCTIONS = HERE / "error_path.ll", HERE / "memory_functions.ll"  # for any
 API = (
     *(
+        "stowplan_check",
         "stowplan_metadata",
         "stowplan_input_count",
         "stowplan_output_count",

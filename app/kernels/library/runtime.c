@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "program.h"
@@ -42,6 +43,8 @@ static size_t weights_bytes_mapped;
 /* ---- processor ---- */
 
 #ifdef __x86_64__
+enum { TILE_DATA = 18, REQUEST_STATE = 0x1023 }; /* a bit of XCR0; ARCH_REQ_XCOMP_PERM */
+
 static void cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4]) {
     __asm__ volatile("cpuid" : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3]) : "a"(leaf), "c"(subleaf));
 }
@@ -62,11 +65,15 @@ static int processor_fits(void) {
         __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
         if ((low & (uint32_t)p->state) != (uint32_t)p->state) return 0;
     }
+    /* Linux lets a process use the registers of AMX tiles once it has asked for them: arch_prctl(2). */
+    if (p->state >> TILE_DATA & 1 && syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA)) return 0;
     return 1;
 }
 #else
 static int processor_fits(void) { return 1; } /* the instructions that every processor of the architecture has */
 #endif
+
+API stowplan_status stowplan_check(void) { return processor_fits() ? STOWPLAN_OK : STOWPLAN_WRONG_CPU; }
 
 /* ---- memory ---- */
 
@@ -186,7 +193,8 @@ API stowplan_status stowplan_create(stowplan **instance, int threads, unsigned f
     if (!instance) return STOWPLAN_BAD_ARGUMENT;
     *instance = 0;
     if (flags & ~(unsigned)(STOWPLAN_COPY_WEIGHTS | STOWPLAN_NO_AFFINITY) || threads < 0) return STOWPLAN_BAD_ARGUMENT;
-    if (!processor_fits()) return STOWPLAN_WRONG_CPU;
+    stowplan_status fits = stowplan_check();
+    if (fits) return fits;
     stowplan *s = calloc(1, sizeof *s);
     if (!s) return STOWPLAN_OUT_OF_MEMORY;
     s->threads = threads && threads < p->threads ? threads : (int)p->threads;

@@ -7,9 +7,9 @@ target triple = "x86_64-pc-linux-gnu"
 %union.pthread_mutex_t = type { %struct.__pthread_mutex_s }
 %struct.__pthread_mutex_s = type { i32, i32, i32, i32, i32, i16, i16, %struct.__pthread_internal_list }
 %struct.__pthread_internal_list = type { ptr, ptr }
+%struct.feature = type { i32, i32, i32, i32 }
 %struct.stowplan = type { i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr, ptr, [7 x i64], [4 x ptr], ptr, i64, %struct.cpu_set_t, [256 x i64] }
 %struct.cpu_set_t = type { [16 x i64] }
-%struct.feature = type { i32, i32, i32, i32 }
 %struct.place = type { i64, i64 }
 %struct.start = type { ptr, i32 }
 %struct.stowplan_tensor = type { ptr, ptr, i32, i32, i64 }
@@ -50,37 +50,124 @@ target triple = "x86_64-pc-linux-gnu"
 @reltable.stowplan_message = private unnamed_addr constant [8 x i32] [i32 trunc (i64 sub (i64 ptrtoint (ptr @.str to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.1 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.2 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.3 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.4 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.5 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.6 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.7 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32)], align 4
 
 ; Function Attrs: minsize nounwind optsize uwtable
+define i32 @stowplan_check() local_unnamed_addr #0 {
+  %1 = alloca [4 x i32], align 16
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %1) #15
+  %2 = getelementptr inbounds i32, ptr %1, i64 1
+  %3 = getelementptr inbounds i32, ptr %1, i64 2
+  %4 = getelementptr inbounds i32, ptr %1, i64 3
+  %5 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #15, !srcloc !3
+  %6 = extractvalue { i32, i32, i32, i32 } %5, 0
+  %7 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 8), align 8, !tbaa !4
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8
+  %9 = tail call i64 @llvm.smax.i64(i64 %7, i64 0)
+  br label %10
+
+10:                                               ; preds = %19, %0
+  %11 = phi i64 [ 0, %0 ], [ %36, %19 ]
+  %12 = icmp eq i64 %11, %9
+  br i1 %12, label %37, label %13
+
+13:                                               ; preds = %10
+  %14 = getelementptr inbounds %struct.feature, ptr %8, i64 %11
+  %15 = load i32, ptr %14, align 4, !tbaa !10
+  %16 = icmp sgt i32 %15, -1
+  %17 = icmp ugt i32 %15, %6
+  %18 = select i1 %16, i1 %17, i1 false
+  br i1 %18, label %53, label %19
+
+19:                                               ; preds = %13
+  %20 = getelementptr inbounds %struct.feature, ptr %8, i64 %11, i32 1
+  %21 = load i32, ptr %20, align 4, !tbaa !13
+  %22 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %15, i32 %21) #15, !srcloc !3
+  %23 = extractvalue { i32, i32, i32, i32 } %22, 0
+  %24 = extractvalue { i32, i32, i32, i32 } %22, 1
+  %25 = extractvalue { i32, i32, i32, i32 } %22, 2
+  %26 = extractvalue { i32, i32, i32, i32 } %22, 3
+  store i32 %23, ptr %1, align 16, !tbaa !14
+  store i32 %24, ptr %2, align 4, !tbaa !14
+  store i32 %25, ptr %3, align 8, !tbaa !14
+  store i32 %26, ptr %4, align 4, !tbaa !14
+  %27 = getelementptr inbounds %struct.feature, ptr %8, i64 %11, i32 2
+  %28 = load i32, ptr %27, align 4, !tbaa !15
+  %29 = zext i32 %28 to i64
+  %30 = getelementptr inbounds [4 x i32], ptr %1, i64 0, i64 %29
+  %31 = load i32, ptr %30, align 4, !tbaa !14
+  %32 = getelementptr inbounds %struct.feature, ptr %8, i64 %11, i32 3
+  %33 = load i32, ptr %32, align 4, !tbaa !16
+  %34 = and i32 %33, %31
+  %35 = icmp eq i32 %34, %33
+  %36 = add nuw i64 %11, 1
+  br i1 %35, label %10, label %53, !llvm.loop !17
+
+37:                                               ; preds = %10
+  %38 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 9), align 8, !tbaa !19
+  %39 = icmp eq i64 %38, 0
+  br i1 %39, label %52, label %40
+
+40:                                               ; preds = %37
+  %41 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #15, !srcloc !20
+  %42 = extractvalue { i32, i32 } %41, 0
+  %43 = trunc i64 %38 to i32
+  %44 = and i32 %42, %43
+  %45 = icmp eq i32 %44, %43
+  br i1 %45, label %46, label %53
+
+46:                                               ; preds = %40
+  %47 = and i64 %38, 262144
+  %48 = icmp eq i64 %47, 0
+  br i1 %48, label %52, label %49
+
+49:                                               ; preds = %46
+  %50 = tail call i64 (i64, ...) @syscall(i64 noundef 158, i32 noundef 4131, i32 noundef 18) #16
+  %51 = icmp eq i64 %50, 0
+  br i1 %51, label %52, label %53
+
+52:                                               ; preds = %37, %46, %49
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %1) #15
+  br label %54
+
+53:                                               ; preds = %13, %19, %40, %49
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %1) #15
+  br label %54
+
+54:                                               ; preds = %52, %53
+  %55 = phi i32 [ 3, %53 ], [ 0, %52 ]
+  ret i32 %55
+}
+
+; Function Attrs: minsize nounwind optsize uwtable
 define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   %2 = icmp eq ptr %0, null
   br i1 %2, label %62, label %3
 
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
-  %5 = load ptr, ptr %4, align 8, !tbaa !3
+  %5 = load ptr, ptr %4, align 8, !tbaa !21
   %6 = icmp eq ptr %5, null
   br i1 %6, label %33, label %7
 
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
-  %9 = load i32, ptr %8, align 8, !tbaa !11
-  %10 = tail call i32 @getpid() #15
+  %9 = load i32, ptr %8, align 8, !tbaa !24
+  %10 = tail call i32 @getpid() #16
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %33
 
 12:                                               ; preds = %7
-  %13 = load ptr, ptr %4, align 8, !tbaa !3
+  %13 = load ptr, ptr %4, align 8, !tbaa !21
   %14 = getelementptr inbounds i64, ptr %13, i64 33
   store atomic i64 1, ptr %14 seq_cst, align 8
   %15 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
-  %16 = load i32, ptr %15, align 4, !tbaa !12
+  %16 = load i32, ptr %15, align 4, !tbaa !25
   %17 = icmp eq i32 %16, 0
   br i1 %17, label %22, label %18
 
 18:                                               ; preds = %12
-  %19 = load ptr, ptr %4, align 8, !tbaa !3
+  %19 = load ptr, ptr %4, align 8, !tbaa !21
   %20 = add nsw i32 %16, 1
   %21 = sext i32 %20 to i64
-  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #15
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #16
   br label %22
 
 22:                                               ; preds = %18, %12
@@ -88,64 +175,64 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 
 23:                                               ; preds = %22, %28
   %24 = phi i64 [ %32, %28 ], [ 1, %22 ]
-  %25 = load i32, ptr %15, align 4, !tbaa !12
+  %25 = load i32, ptr %15, align 4, !tbaa !25
   %26 = sext i32 %25 to i64
   %27 = icmp sgt i64 %24, %26
   br i1 %27, label %33, label %28
 
 28:                                               ; preds = %23
   %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
-  %30 = load i64, ptr %29, align 8, !tbaa !13
-  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #15
+  %30 = load i64, ptr %29, align 8, !tbaa !26
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #16
   %32 = add nuw nsw i64 %24, 1
-  br label %23, !llvm.loop !14
+  br label %23, !llvm.loop !27
 
 33:                                               ; preds = %23, %7, %3
   %34 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 2
-  %35 = load ptr, ptr %34, align 8, !tbaa !16
+  %35 = load ptr, ptr %34, align 8, !tbaa !28
   %36 = icmp eq ptr %35, null
   br i1 %36, label %53, label %37
 
 37:                                               ; preds = %33
   %38 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
-  %39 = load i32, ptr %38, align 4, !tbaa !17
+  %39 = load i32, ptr %38, align 4, !tbaa !29
   %40 = and i32 %39, 1
   %41 = icmp eq i32 %40, 0
   br i1 %41, label %53, label %42
 
 42:                                               ; preds = %37
-  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
-  %44 = load i32, ptr @weights_users, align 4, !tbaa !18
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %44 = load i32, ptr @weights_users, align 4, !tbaa !14
   %45 = add nsw i32 %44, -1
-  store i32 %45, ptr @weights_users, align 4, !tbaa !18
+  store i32 %45, ptr @weights_users, align 4, !tbaa !14
   %46 = icmp eq i32 %45, 0
   br i1 %46, label %47, label %51
 
 47:                                               ; preds = %42
-  %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
-  %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
-  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #15
-  store ptr null, ptr @weights_copy, align 8, !tbaa !16
+  %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !28
+  %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !26
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #16
+  store ptr null, ptr @weights_copy, align 8, !tbaa !28
   br label %51
 
 51:                                               ; preds = %42, %47
-  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
   br label %53
 
 53:                                               ; preds = %51, %37, %33
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 13
-  %55 = load ptr, ptr %54, align 8, !tbaa !19
+  %55 = load ptr, ptr %54, align 8, !tbaa !30
   %56 = icmp eq ptr %55, null
   br i1 %56, label %61, label %57
 
 57:                                               ; preds = %53
   %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
-  %59 = load i64, ptr %58, align 8, !tbaa !20
-  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #15
+  %59 = load i64, ptr %58, align 8, !tbaa !31
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #16
   br label %61
 
 61:                                               ; preds = %57, %53
-  tail call void @free(ptr noundef nonnull %0) #15
+  tail call void @free(ptr noundef nonnull %0) #16
   br label %62
 
 62:                                               ; preds = %1, %61
@@ -175,436 +262,373 @@ declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
-  %4 = alloca [4 x i32], align 16
-  %5 = icmp eq ptr %0, null
-  br i1 %5, label %291, label %6
+  %4 = icmp eq ptr %0, null
+  br i1 %4, label %247, label %5
 
-6:                                                ; preds = %3
-  store ptr null, ptr %0, align 8, !tbaa !16
-  %7 = icmp ugt i32 %2, 3
-  %8 = icmp slt i32 %1, 0
-  %9 = or i1 %8, %7
-  br i1 %9, label %291, label %10
+5:                                                ; preds = %3
+  store ptr null, ptr %0, align 8, !tbaa !28
+  %6 = icmp ugt i32 %2, 3
+  %7 = icmp slt i32 %1, 0
+  %8 = or i1 %7, %6
+  br i1 %8, label %247, label %9
 
-10:                                               ; preds = %6
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %4) #16
-  %11 = getelementptr inbounds i32, ptr %4, i64 1
-  %12 = getelementptr inbounds i32, ptr %4, i64 2
-  %13 = getelementptr inbounds i32, ptr %4, i64 3
-  %14 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #16, !srcloc !21
-  %15 = extractvalue { i32, i32, i32, i32 } %14, 0
-  %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 8), align 8, !tbaa !22
-  %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8
-  %18 = tail call i64 @llvm.smax.i64(i64 %16, i64 0)
-  br label %19
+9:                                                ; preds = %5
+  %10 = tail call i32 @stowplan_check() #17
+  %11 = icmp eq i32 %10, 0
+  br i1 %11, label %12, label %247
 
-19:                                               ; preds = %28, %10
-  %20 = phi i64 [ 0, %10 ], [ %45, %28 ]
-  %21 = icmp eq i64 %20, %18
-  br i1 %21, label %46, label %22
+12:                                               ; preds = %9
+  %13 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #18
+  %14 = icmp eq ptr %13, null
+  br i1 %14, label %247, label %15
 
-22:                                               ; preds = %19
-  %23 = getelementptr inbounds %struct.feature, ptr %17, i64 %20
-  %24 = load i32, ptr %23, align 4, !tbaa !24
-  %25 = icmp sgt i32 %24, -1
-  %26 = icmp ugt i32 %24, %15
-  %27 = select i1 %25, i1 %26, i1 false
-  br i1 %27, label %55, label %28
+15:                                               ; preds = %12
+  %16 = icmp ne i32 %1, 0
+  %17 = zext i32 %1 to i64
+  %18 = load i64, ptr @stowplan_program, align 8
+  %19 = icmp sgt i64 %18, %17
+  %20 = select i1 %16, i1 %19, i1 false
+  %21 = trunc i64 %18 to i32
+  %22 = select i1 %20, i32 %1, i32 %21
+  store i32 %22, ptr %13, align 8, !tbaa !32
+  %23 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 1
+  store i32 %2, ptr %23, align 4, !tbaa !29
+  %24 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 3
+  store i32 -1, ptr %24, align 4, !tbaa !33
+  %25 = tail call i32 @getpid() #16
+  %26 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 6
+  store i32 %25, ptr %26, align 8, !tbaa !24
+  %27 = sext i32 %22 to i64
+  %28 = mul nsw i64 %27, 384
+  %29 = add nsw i64 %28, 384
+  %30 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !34
+  %31 = mul i64 %30, 40
+  %32 = add i64 %31, 63
+  %33 = and i64 %32, -64
+  %34 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 5), align 8, !tbaa !35
+  %35 = shl i64 %34, 3
+  %36 = add i64 %35, 71
+  %37 = and i64 %36, -64
+  %38 = shl i64 %30, 3
+  %39 = add i64 %38, 71
+  %40 = and i64 %39, -64
+  %41 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 1), align 8, !tbaa !36
+  %42 = add i64 %41, 63
+  %43 = and i64 %42, -64
+  %44 = add i64 %43, 4096
+  %45 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 2), align 8, !tbaa !37
+  %46 = add i64 %45, 63
+  %47 = and i64 %46, -64
+  %48 = add i64 %47, 4096
+  %49 = add i64 %33, %29
+  %50 = add i64 %49, %40
+  %51 = add i64 %50, %37
+  %52 = add i64 %51, %44
+  %53 = add i64 %52, %48
+  %54 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 13
+  %55 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 14
+  %56 = tail call fastcc ptr @map_pages(i64 noundef %53, ptr noundef nonnull %54, ptr noundef nonnull %55) #17
+  %57 = icmp eq ptr %56, null
+  br i1 %57, label %58, label %60
 
-28:                                               ; preds = %22
-  %29 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 1
-  %30 = load i32, ptr %29, align 4, !tbaa !26
-  %31 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %24, i32 %30) #16, !srcloc !21
-  %32 = extractvalue { i32, i32, i32, i32 } %31, 0
-  %33 = extractvalue { i32, i32, i32, i32 } %31, 1
-  %34 = extractvalue { i32, i32, i32, i32 } %31, 2
-  %35 = extractvalue { i32, i32, i32, i32 } %31, 3
-  store i32 %32, ptr %4, align 16, !tbaa !18
-  store i32 %33, ptr %11, align 4, !tbaa !18
-  store i32 %34, ptr %12, align 8, !tbaa !18
-  store i32 %35, ptr %13, align 4, !tbaa !18
-  %36 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 2
-  %37 = load i32, ptr %36, align 4, !tbaa !27
-  %38 = zext i32 %37 to i64
-  %39 = getelementptr inbounds [4 x i32], ptr %4, i64 0, i64 %38
-  %40 = load i32, ptr %39, align 4, !tbaa !18
-  %41 = getelementptr inbounds %struct.feature, ptr %17, i64 %20, i32 3
-  %42 = load i32, ptr %41, align 4, !tbaa !28
-  %43 = and i32 %42, %40
-  %44 = icmp eq i32 %43, %42
-  %45 = add nuw i64 %20, 1
-  br i1 %44, label %19, label %55, !llvm.loop !29
+58:                                               ; preds = %15
+  %59 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 2
+  store ptr null, ptr %59, align 8, !tbaa !28
+  br label %91
 
-46:                                               ; preds = %19
-  %47 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 9), align 8, !tbaa !30
-  %48 = icmp eq i64 %47, 0
-  br i1 %48, label %56, label %49
+60:                                               ; preds = %15
+  %61 = and i32 %2, 1
+  %62 = icmp eq i32 %61, 0
+  br i1 %62, label %63, label %65
 
-49:                                               ; preds = %46
-  %50 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #16, !srcloc !31
-  %51 = extractvalue { i32, i32 } %50, 0
-  %52 = trunc i64 %47 to i32
-  %53 = and i32 %51, %52
-  %54 = icmp eq i32 %53, %52
-  br i1 %54, label %56, label %55
+63:                                               ; preds = %60
+  %64 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
+  br label %87
 
-55:                                               ; preds = %22, %28, %49
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #16
-  br label %291
+65:                                               ; preds = %60
+  %66 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %67 = load i32, ptr @weights_users, align 4, !tbaa !14
+  %68 = icmp eq i32 %67, 0
+  br i1 %68, label %69, label %78
 
-56:                                               ; preds = %49, %46
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %4) #16
-  %57 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #17
-  %58 = icmp eq ptr %57, null
-  br i1 %58, label %291, label %59
+69:                                               ; preds = %65
+  %70 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !39
+  %71 = tail call fastcc ptr @map_pages(i64 noundef %70, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #17
+  store ptr %71, ptr @weights_copy, align 8, !tbaa !28
+  %72 = icmp eq ptr %71, null
+  br i1 %72, label %84, label %73
 
-59:                                               ; preds = %56
-  %60 = icmp ne i32 %1, 0
-  %61 = zext i32 %1 to i64
-  %62 = load i64, ptr @stowplan_program, align 8
-  %63 = icmp sgt i64 %62, %61
-  %64 = select i1 %60, i1 %63, i1 false
-  %65 = trunc i64 %62 to i32
-  %66 = select i1 %64, i32 %1, i32 %65
-  store i32 %66, ptr %57, align 8, !tbaa !32
-  %67 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 1
-  store i32 %2, ptr %67, align 4, !tbaa !17
-  %68 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 3
-  store i32 -1, ptr %68, align 4, !tbaa !33
-  %69 = tail call i32 @getpid() #15
-  %70 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 6
-  store i32 %69, ptr %70, align 8, !tbaa !11
-  %71 = sext i32 %66 to i64
-  %72 = mul nsw i64 %71, 384
-  %73 = add nsw i64 %72, 384
-  %74 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !34
-  %75 = mul i64 %74, 40
-  %76 = add i64 %75, 63
-  %77 = and i64 %76, -64
-  %78 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 5), align 8, !tbaa !35
-  %79 = shl i64 %78, 3
-  %80 = add i64 %79, 71
-  %81 = and i64 %80, -64
-  %82 = shl i64 %74, 3
-  %83 = add i64 %82, 71
-  %84 = and i64 %83, -64
-  %85 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 1), align 8, !tbaa !36
-  %86 = add i64 %85, 63
-  %87 = and i64 %86, -64
-  %88 = add i64 %87, 4096
-  %89 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 2), align 8, !tbaa !37
-  %90 = add i64 %89, 63
-  %91 = and i64 %90, -64
-  %92 = add i64 %91, 4096
-  %93 = add i64 %77, %73
-  %94 = add i64 %93, %84
-  %95 = add i64 %94, %81
-  %96 = add i64 %95, %88
-  %97 = add i64 %96, %92
-  %98 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 13
-  %99 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 14
-  %100 = tail call fastcc ptr @map_pages(i64 noundef %97, ptr noundef nonnull %98, ptr noundef nonnull %99) #18
-  %101 = icmp eq ptr %100, null
-  br i1 %101, label %102, label %104
+73:                                               ; preds = %69
+  %74 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
+  tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %71, ptr align 1 %74, i64 %70, i1 false)
+  %75 = load ptr, ptr @weights_mapped, align 8, !tbaa !28
+  %76 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !26
+  %77 = tail call i32 @mprotect(ptr noundef %75, i64 noundef %76, i32 noundef 1) #16
+  br label %78
 
-102:                                              ; preds = %59
-  %103 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 2
-  store ptr null, ptr %103, align 8, !tbaa !16
-  br label %135
+78:                                               ; preds = %73, %65
+  %79 = load ptr, ptr @weights_copy, align 8, !tbaa !28
+  %80 = icmp eq ptr %79, null
+  br i1 %80, label %84, label %81
 
-104:                                              ; preds = %59
-  %105 = and i32 %2, 1
-  %106 = icmp eq i32 %105, 0
-  br i1 %106, label %107, label %109
+81:                                               ; preds = %78
+  %82 = load i32, ptr @weights_users, align 4, !tbaa !14
+  %83 = add nsw i32 %82, 1
+  store i32 %83, ptr @weights_users, align 4, !tbaa !14
+  br label %84
 
-107:                                              ; preds = %104
-  %108 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
-  br label %131
+84:                                               ; preds = %81, %78, %69
+  %85 = phi ptr [ %79, %81 ], [ null, %78 ], [ null, %69 ]
+  %86 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
+  br label %87
 
-109:                                              ; preds = %104
-  %110 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
-  %111 = load i32, ptr @weights_users, align 4, !tbaa !18
-  %112 = icmp eq i32 %111, 0
-  br i1 %112, label %113, label %122
+87:                                               ; preds = %84, %63
+  %88 = phi ptr [ %85, %84 ], [ %64, %63 ]
+  %89 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 2
+  store ptr %88, ptr %89, align 8, !tbaa !28
+  %90 = icmp eq ptr %88, null
+  br i1 %90, label %91, label %92
 
-113:                                              ; preds = %109
-  %114 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !39
-  %115 = tail call fastcc ptr @map_pages(i64 noundef %114, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #18
-  store ptr %115, ptr @weights_copy, align 8, !tbaa !16
-  %116 = icmp eq ptr %115, null
-  br i1 %116, label %128, label %117
+91:                                               ; preds = %58, %87
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #17
+  br label %247
 
-117:                                              ; preds = %113
-  %118 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
-  tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %115, ptr align 1 %118, i64 %114, i1 false)
-  %119 = load ptr, ptr @weights_mapped, align 8, !tbaa !16
-  %120 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !13
-  %121 = tail call i32 @mprotect(ptr noundef %119, i64 noundef %120, i32 noundef 1) #15
-  br label %122
+92:                                               ; preds = %87
+  %93 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 1
+  store ptr %56, ptr %93, align 8, !tbaa !28
+  %94 = getelementptr inbounds i8, ptr %56, i64 %44
+  %95 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 3
+  store ptr %94, ptr %95, align 8, !tbaa !28
+  %96 = getelementptr inbounds i8, ptr %94, i64 %48
+  %97 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 7
+  store ptr %96, ptr %97, align 8, !tbaa !21
+  %98 = getelementptr inbounds i8, ptr %96, i64 %29
+  %99 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 8
+  store ptr %98, ptr %99, align 8, !tbaa !40
+  %100 = getelementptr inbounds i8, ptr %98, i64 %33
+  %101 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 9
+  store ptr %100, ptr %101, align 8, !tbaa !41
+  %102 = getelementptr inbounds i8, ptr %100, i64 %37
+  %103 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 10
+  store ptr %102, ptr %103, align 8, !tbaa !42
+  %104 = getelementptr inbounds i8, ptr %56, i64 -4096
+  %105 = add i64 %43, 8192
+  %106 = add i64 %105, %48
+  tail call void @llvm.memset.p0.i64(ptr nonnull align 1 %104, i8 0, i64 %106, i1 false)
+  %107 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 11), align 8
+  %108 = tail call i64 @llvm.smax.i64(i64 %34, i64 0)
+  br label %109
 
-122:                                              ; preds = %117, %109
-  %123 = load ptr, ptr @weights_copy, align 8, !tbaa !16
-  %124 = icmp eq ptr %123, null
-  br i1 %124, label %128, label %125
+109:                                              ; preds = %116, %92
+  %110 = phi i64 [ 0, %92 ], [ %127, %116 ]
+  %111 = icmp eq i64 %110, %108
+  br i1 %111, label %112, label %116
 
-125:                                              ; preds = %122
-  %126 = load i32, ptr @weights_users, align 4, !tbaa !18
-  %127 = add nsw i32 %126, 1
-  store i32 %127, ptr @weights_users, align 4, !tbaa !18
+112:                                              ; preds = %109
+  %113 = mul nsw i64 %30, 5
+  %114 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 10), align 8
+  %115 = tail call i64 @llvm.smax.i64(i64 %113, i64 0)
   br label %128
 
-128:                                              ; preds = %125, %122, %113
-  %129 = phi ptr [ %123, %125 ], [ null, %122 ], [ null, %113 ]
-  %130 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
-  br label %131
+116:                                              ; preds = %109
+  %117 = getelementptr inbounds %struct.place, ptr %107, i64 %110
+  %118 = getelementptr inbounds %struct.place, ptr %107, i64 %110, i32 1
+  %119 = load i64, ptr %118, align 8, !tbaa !43
+  %120 = load i64, ptr %117, align 8, !tbaa !45
+  %121 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 %120
+  %122 = load ptr, ptr %121, align 8, !tbaa !28
+  %123 = ptrtoint ptr %122 to i64
+  %124 = add nsw i64 %119, %123
+  %125 = load ptr, ptr %101, align 8, !tbaa !41
+  %126 = getelementptr inbounds i64, ptr %125, i64 %110
+  store i64 %124, ptr %126, align 8, !tbaa !26
+  %127 = add nuw i64 %110, 1
+  br label %109, !llvm.loop !46
 
-131:                                              ; preds = %128, %107
-  %132 = phi ptr [ %129, %128 ], [ %108, %107 ]
-  %133 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 2
-  store ptr %132, ptr %133, align 8, !tbaa !16
-  %134 = icmp eq ptr %132, null
-  br i1 %134, label %135, label %136
+128:                                              ; preds = %135, %112
+  %129 = phi i64 [ %140, %135 ], [ 0, %112 ]
+  %130 = icmp eq i64 %129, %115
+  br i1 %130, label %131, label %135
 
-135:                                              ; preds = %102, %131
-  tail call void @stowplan_destroy(ptr noundef nonnull %57) #18
-  br label %291
+131:                                              ; preds = %128
+  %132 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 12), align 8
+  %133 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 2
+  %134 = tail call i64 @llvm.smax.i64(i64 %30, i64 0)
+  br label %141
 
-136:                                              ; preds = %131
-  %137 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 1
-  store ptr %100, ptr %137, align 8, !tbaa !16
-  %138 = getelementptr inbounds i8, ptr %100, i64 %88
-  %139 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 3
-  store ptr %138, ptr %139, align 8, !tbaa !16
-  %140 = getelementptr inbounds i8, ptr %138, i64 %92
-  %141 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 7
-  store ptr %140, ptr %141, align 8, !tbaa !3
-  %142 = getelementptr inbounds i8, ptr %140, i64 %73
-  %143 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 8
-  store ptr %142, ptr %143, align 8, !tbaa !40
-  %144 = getelementptr inbounds i8, ptr %142, i64 %77
-  %145 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 9
-  store ptr %144, ptr %145, align 8, !tbaa !41
-  %146 = getelementptr inbounds i8, ptr %144, i64 %81
-  %147 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 10
-  store ptr %146, ptr %147, align 8, !tbaa !42
-  %148 = getelementptr inbounds i8, ptr %100, i64 -4096
-  %149 = add i64 %87, 8192
-  %150 = add i64 %149, %92
-  tail call void @llvm.memset.p0.i64(ptr nonnull align 1 %148, i8 0, i64 %150, i1 false)
-  %151 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 11), align 8
-  %152 = tail call i64 @llvm.smax.i64(i64 %78, i64 0)
-  br label %153
+135:                                              ; preds = %128
+  %136 = getelementptr inbounds i64, ptr %114, i64 %129
+  %137 = load i64, ptr %136, align 8, !tbaa !26
+  %138 = load ptr, ptr %99, align 8, !tbaa !40
+  %139 = getelementptr inbounds i64, ptr %138, i64 %129
+  store i64 %137, ptr %139, align 8, !tbaa !26
+  %140 = add nuw i64 %129, 1
+  br label %128, !llvm.loop !47
 
-153:                                              ; preds = %160, %136
-  %154 = phi i64 [ 0, %136 ], [ %171, %160 ]
-  %155 = icmp eq i64 %154, %152
-  br i1 %155, label %156, label %160
+141:                                              ; preds = %171, %131
+  %142 = phi i64 [ %176, %171 ], [ 0, %131 ]
+  %143 = icmp eq i64 %142, %134
+  br i1 %143, label %144, label %149
 
-156:                                              ; preds = %153
-  %157 = mul nsw i64 %74, 5
-  %158 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 10), align 8
-  %159 = tail call i64 @llvm.smax.i64(i64 %157, i64 0)
-  br label %172
+144:                                              ; preds = %141
+  %145 = load i32, ptr %13, align 8, !tbaa !32
+  %146 = tail call i32 @llvm.smax.i32(i32 %145, i32 0)
+  %147 = zext i32 %146 to i64
+  %148 = load ptr, ptr %97, align 8, !tbaa !21
+  br label %177
 
-160:                                              ; preds = %153
-  %161 = getelementptr inbounds %struct.place, ptr %151, i64 %154
-  %162 = getelementptr inbounds %struct.place, ptr %151, i64 %154, i32 1
-  %163 = load i64, ptr %162, align 8, !tbaa !43
-  %164 = load i64, ptr %161, align 8, !tbaa !45
-  %165 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 12, i64 %164
-  %166 = load ptr, ptr %165, align 8, !tbaa !16
-  %167 = ptrtoint ptr %166 to i64
-  %168 = add nsw i64 %163, %167
-  %169 = load ptr, ptr %145, align 8, !tbaa !41
-  %170 = getelementptr inbounds i64, ptr %169, i64 %154
-  store i64 %168, ptr %170, align 8, !tbaa !13
-  %171 = add nuw i64 %154, 1
-  br label %153, !llvm.loop !46
+149:                                              ; preds = %141
+  %150 = mul nsw i64 %142, 5
+  %151 = add nuw nsw i64 %150, 1
+  %152 = getelementptr inbounds i64, ptr %114, i64 %151
+  %153 = load i64, ptr %152, align 8, !tbaa !26
+  %154 = icmp eq i64 %153, -1
+  br i1 %154, label %163, label %155
 
-172:                                              ; preds = %179, %156
-  %173 = phi i64 [ %184, %179 ], [ 0, %156 ]
-  %174 = icmp eq i64 %173, %159
-  br i1 %174, label %175, label %179
+155:                                              ; preds = %149
+  %156 = getelementptr inbounds i64, ptr %114, i64 %150
+  %157 = load i64, ptr %156, align 8, !tbaa !26
+  %158 = getelementptr inbounds ptr, ptr %132, i64 %157
+  %159 = load ptr, ptr %158, align 8, !tbaa !28
+  %160 = ptrtoint ptr %159 to i64
+  %161 = load ptr, ptr %99, align 8, !tbaa !40
+  %162 = getelementptr inbounds i64, ptr %161, i64 %150
+  store i64 %160, ptr %162, align 8, !tbaa !26
+  br label %163
 
-175:                                              ; preds = %172
-  %176 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 12), align 8
-  %177 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 2
-  %178 = tail call i64 @llvm.smax.i64(i64 %74, i64 0)
-  br label %185
+163:                                              ; preds = %155, %149
+  %164 = load i32, ptr %13, align 8, !tbaa !32
+  %165 = icmp sgt i32 %164, 1
+  br i1 %165, label %166, label %171
 
-179:                                              ; preds = %172
-  %180 = getelementptr inbounds i64, ptr %158, i64 %173
-  %181 = load i64, ptr %180, align 8, !tbaa !13
-  %182 = load ptr, ptr %143, align 8, !tbaa !40
-  %183 = getelementptr inbounds i64, ptr %182, i64 %173
-  store i64 %181, ptr %183, align 8, !tbaa !13
-  %184 = add nuw i64 %173, 1
-  br label %172, !llvm.loop !47
+166:                                              ; preds = %163
+  %167 = add nuw nsw i64 %150, 4
+  %168 = getelementptr inbounds i64, ptr %114, i64 %167
+  %169 = load i64, ptr %168, align 8, !tbaa !26
+  %170 = icmp ne i64 %169, 0
+  br label %171
 
-185:                                              ; preds = %215, %175
-  %186 = phi i64 [ %220, %215 ], [ 0, %175 ]
-  %187 = icmp eq i64 %186, %178
-  br i1 %187, label %188, label %193
+171:                                              ; preds = %166, %163
+  %172 = phi i1 [ false, %163 ], [ %170, %166 ]
+  %173 = zext i1 %172 to i32
+  %174 = load i32, ptr %133, align 8, !tbaa !48
+  %175 = or i32 %174, %173
+  store i32 %175, ptr %133, align 8, !tbaa !48
+  %176 = add nuw i64 %142, 1
+  br label %141, !llvm.loop !49
 
-188:                                              ; preds = %185
-  %189 = load i32, ptr %57, align 8, !tbaa !32
-  %190 = tail call i32 @llvm.smax.i32(i32 %189, i32 0)
-  %191 = zext i32 %190 to i64
-  %192 = load ptr, ptr %141, align 8, !tbaa !3
-  br label %221
+177:                                              ; preds = %180, %144
+  %178 = phi i64 [ 0, %144 ], [ %185, %180 ]
+  %179 = icmp eq i64 %178, %147
+  br i1 %179, label %186, label %180
 
-193:                                              ; preds = %185
-  %194 = mul nsw i64 %186, 5
-  %195 = add nuw nsw i64 %194, 1
-  %196 = getelementptr inbounds i64, ptr %158, i64 %195
-  %197 = load i64, ptr %196, align 8, !tbaa !13
-  %198 = icmp eq i64 %197, -1
-  br i1 %198, label %207, label %199
+180:                                              ; preds = %177
+  %181 = shl i64 %178, 4
+  %182 = add nuw nsw i64 %181, 48
+  %183 = and i64 %182, 4294967280
+  %184 = getelementptr inbounds i64, ptr %148, i64 %183
+  store i64 1, ptr %184, align 8, !tbaa !26
+  %185 = add nuw nsw i64 %178, 1
+  br label %177, !llvm.loop !50
 
-199:                                              ; preds = %193
-  %200 = getelementptr inbounds i64, ptr %158, i64 %194
-  %201 = load i64, ptr %200, align 8, !tbaa !13
-  %202 = getelementptr inbounds ptr, ptr %176, i64 %201
-  %203 = load ptr, ptr %202, align 8, !tbaa !16
-  %204 = ptrtoint ptr %203 to i64
-  %205 = load ptr, ptr %143, align 8, !tbaa !40
-  %206 = getelementptr inbounds i64, ptr %205, i64 %194
-  store i64 %204, ptr %206, align 8, !tbaa !13
-  br label %207
+186:                                              ; preds = %177
+  %187 = load i32, ptr %133, align 8, !tbaa !48
+  %188 = icmp eq i32 %187, 0
+  %189 = select i1 %188, i32 1, i32 %145
+  %190 = sext i32 %189 to i64
+  %191 = ptrtoint ptr %148 to i64
+  %192 = load ptr, ptr %103, align 8, !tbaa !42
+  %193 = ptrtoint ptr %192 to i64
+  %194 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11
+  store i64 %191, ptr %194, align 8
+  %195 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 1
+  store i64 %190, ptr %195, align 8
+  %196 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 2
+  %197 = load <2 x ptr>, ptr %99, align 8, !tbaa !28
+  %198 = ptrtoint <2 x ptr> %197 to <2 x i64>
+  store <2 x i64> %198, ptr %196, align 8
+  %199 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 4
+  store i64 0, ptr %199, align 8
+  %200 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 5
+  store i64 %30, ptr %200, align 8
+  %201 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 6
+  store i64 %193, ptr %201, align 8
+  %202 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 15
+  %203 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %202) #16
+  %204 = load ptr, ptr %97, align 8, !tbaa !21
+  %205 = getelementptr inbounds i64, ptr %204, i64 48
+  %206 = load i32, ptr %13, align 8, !tbaa !32
+  %207 = shl nsw i32 %206, 4
+  %208 = sext i32 %207 to i64
+  %209 = getelementptr inbounds i64, ptr %205, i64 %208
+  br label %210
 
-207:                                              ; preds = %199, %193
-  %208 = load i32, ptr %57, align 8, !tbaa !32
-  %209 = icmp sgt i32 %208, 1
-  br i1 %209, label %210, label %215
+210:                                              ; preds = %217, %186
+  %211 = phi i32 [ %225, %217 ], [ %206, %186 ]
+  %212 = phi i64 [ %224, %217 ], [ 1, %186 ]
+  %213 = sext i32 %211 to i64
+  %214 = icmp slt i64 %212, %213
+  br i1 %214, label %217, label %215
 
-210:                                              ; preds = %207
-  %211 = add nuw nsw i64 %194, 4
-  %212 = getelementptr inbounds i64, ptr %158, i64 %211
-  %213 = load i64, ptr %212, align 8, !tbaa !13
-  %214 = icmp ne i64 %213, 0
-  br label %215
+215:                                              ; preds = %210
+  %216 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 5
+  br label %226
 
-215:                                              ; preds = %210, %207
-  %216 = phi i1 [ false, %207 ], [ %214, %210 ]
-  %217 = zext i1 %216 to i32
-  %218 = load i32, ptr %177, align 8, !tbaa !48
-  %219 = or i32 %218, %217
-  store i32 %219, ptr %177, align 8, !tbaa !48
-  %220 = add nuw i64 %186, 1
-  br label %185, !llvm.loop !49
+217:                                              ; preds = %210
+  %218 = shl i64 %212, 5
+  %219 = and i64 %218, 4294967264
+  %220 = getelementptr inbounds i64, ptr %209, i64 %219
+  %221 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %220, ptr noundef null) #16
+  %222 = getelementptr inbounds i64, ptr %220, i64 16
+  %223 = tail call i32 @pthread_cond_init(ptr noundef nonnull %222, ptr noundef null) #16
+  %224 = add nuw nsw i64 %212, 1
+  %225 = load i32, ptr %13, align 8, !tbaa !32
+  br label %210, !llvm.loop !51
 
-221:                                              ; preds = %224, %188
-  %222 = phi i64 [ 0, %188 ], [ %229, %224 ]
-  %223 = icmp eq i64 %222, %191
-  br i1 %223, label %230, label %224
+226:                                              ; preds = %241, %215
+  %227 = phi i32 [ %211, %215 ], [ %243, %241 ]
+  %228 = phi i64 [ 1, %215 ], [ %242, %241 ]
+  %229 = sext i32 %227 to i64
+  %230 = icmp slt i64 %228, %229
+  br i1 %230, label %231, label %246
 
-224:                                              ; preds = %221
-  %225 = shl i64 %222, 4
-  %226 = add nuw nsw i64 %225, 48
-  %227 = and i64 %226, 4294967280
-  %228 = getelementptr inbounds i64, ptr %192, i64 %227
-  store i64 1, ptr %228, align 8, !tbaa !13
-  %229 = add nuw nsw i64 %222, 1
-  br label %221, !llvm.loop !50
+231:                                              ; preds = %226
+  %232 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #19
+  %233 = icmp eq ptr %232, null
+  br i1 %233, label %244, label %234
 
-230:                                              ; preds = %221
-  %231 = load i32, ptr %177, align 8, !tbaa !48
-  %232 = icmp eq i32 %231, 0
-  %233 = select i1 %232, i32 1, i32 %189
-  %234 = sext i32 %233 to i64
-  %235 = ptrtoint ptr %192 to i64
-  %236 = load ptr, ptr %147, align 8, !tbaa !42
-  %237 = ptrtoint ptr %236 to i64
-  %238 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11
-  store i64 %235, ptr %238, align 8
-  %239 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 1
-  store i64 %234, ptr %239, align 8
-  %240 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 2
-  %241 = load <2 x ptr>, ptr %143, align 8, !tbaa !16
-  %242 = ptrtoint <2 x ptr> %241 to <2 x i64>
-  store <2 x i64> %242, ptr %240, align 8
-  %243 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 4
-  store i64 0, ptr %243, align 8
-  %244 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 5
-  store i64 %74, ptr %244, align 8
-  %245 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 11, i64 6
-  store i64 %237, ptr %245, align 8
-  %246 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 15
-  %247 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %246) #15
-  %248 = load ptr, ptr %141, align 8, !tbaa !3
-  %249 = getelementptr inbounds i64, ptr %248, i64 48
-  %250 = load i32, ptr %57, align 8, !tbaa !32
-  %251 = shl nsw i32 %250, 4
-  %252 = sext i32 %251 to i64
-  %253 = getelementptr inbounds i64, ptr %249, i64 %252
-  br label %254
+234:                                              ; preds = %231
+  store ptr %13, ptr %232, align 8, !tbaa !52
+  %235 = getelementptr inbounds %struct.start, ptr %232, i64 0, i32 1
+  %236 = trunc i64 %228 to i32
+  store i32 %236, ptr %235, align 8, !tbaa !54
+  %237 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 16, i64 %228
+  %238 = tail call i32 @pthread_create(ptr noundef nonnull %237, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %232) #16
+  %239 = icmp eq i32 %238, 0
+  br i1 %239, label %241, label %240
 
-254:                                              ; preds = %261, %230
-  %255 = phi i32 [ %269, %261 ], [ %250, %230 ]
-  %256 = phi i64 [ %268, %261 ], [ 1, %230 ]
-  %257 = sext i32 %255 to i64
-  %258 = icmp slt i64 %256, %257
-  br i1 %258, label %261, label %259
+240:                                              ; preds = %234
+  tail call void @free(ptr noundef nonnull %232) #16
+  br label %244
 
-259:                                              ; preds = %254
-  %260 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 5
-  br label %270
+241:                                              ; preds = %234
+  store i32 %236, ptr %216, align 4, !tbaa !25
+  %242 = add nuw nsw i64 %228, 1
+  %243 = load i32, ptr %13, align 8, !tbaa !32
+  br label %226, !llvm.loop !55
 
-261:                                              ; preds = %254
-  %262 = shl i64 %256, 5
-  %263 = and i64 %262, 4294967264
-  %264 = getelementptr inbounds i64, ptr %253, i64 %263
-  %265 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %264, ptr noundef null) #15
-  %266 = getelementptr inbounds i64, ptr %264, i64 16
-  %267 = tail call i32 @pthread_cond_init(ptr noundef nonnull %266, ptr noundef null) #15
-  %268 = add nuw nsw i64 %256, 1
-  %269 = load i32, ptr %57, align 8, !tbaa !32
-  br label %254, !llvm.loop !51
+244:                                              ; preds = %231, %240
+  %245 = phi i32 [ 2, %240 ], [ 1, %231 ]
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #17
+  br label %247
 
-270:                                              ; preds = %285, %259
-  %271 = phi i32 [ %255, %259 ], [ %287, %285 ]
-  %272 = phi i64 [ 1, %259 ], [ %286, %285 ]
-  %273 = sext i32 %271 to i64
-  %274 = icmp slt i64 %272, %273
-  br i1 %274, label %275, label %290
+246:                                              ; preds = %226
+  store ptr %13, ptr %0, align 8, !tbaa !28
+  br label %247
 
-275:                                              ; preds = %270
-  %276 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #19
-  %277 = icmp eq ptr %276, null
-  br i1 %277, label %288, label %278
-
-278:                                              ; preds = %275
-  store ptr %57, ptr %276, align 8, !tbaa !52
-  %279 = getelementptr inbounds %struct.start, ptr %276, i64 0, i32 1
-  %280 = trunc i64 %272 to i32
-  store i32 %280, ptr %279, align 8, !tbaa !54
-  %281 = getelementptr inbounds %struct.stowplan, ptr %57, i64 0, i32 16, i64 %272
-  %282 = tail call i32 @pthread_create(ptr noundef nonnull %281, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %276) #15
-  %283 = icmp eq i32 %282, 0
-  br i1 %283, label %285, label %284
-
-284:                                              ; preds = %278
-  tail call void @free(ptr noundef nonnull %276) #15
-  br label %288
-
-285:                                              ; preds = %278
-  store i32 %280, ptr %260, align 4, !tbaa !12
-  %286 = add nuw nsw i64 %272, 1
-  %287 = load i32, ptr %57, align 8, !tbaa !32
-  br label %270, !llvm.loop !55
-
-288:                                              ; preds = %275, %284
-  %289 = phi i32 [ 2, %284 ], [ 1, %275 ]
-  tail call void @stowplan_destroy(ptr noundef nonnull %57) #18
-  br label %291
-
-290:                                              ; preds = %270
-  store ptr %57, ptr %0, align 8, !tbaa !16
-  br label %291
-
-291:                                              ; preds = %55, %56, %288, %290, %135, %6, %3
-  %292 = phi i32 [ 6, %3 ], [ 6, %6 ], [ 1, %56 ], [ 1, %135 ], [ %289, %288 ], [ 0, %290 ], [ 3, %55 ]
-  ret i32 %292
+247:                                              ; preds = %9, %91, %246, %244, %12, %5, %3
+  %248 = phi i32 [ 6, %3 ], [ 6, %5 ], [ %10, %9 ], [ 1, %12 ], [ 1, %91 ], [ %245, %244 ], [ 0, %246 ]
+  ret i32 %248
 }
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)
@@ -615,7 +639,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
-  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #15
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #16
   %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
   br i1 %8, label %18, label %9
 
@@ -624,12 +648,12 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   br i1 %10, label %11, label %13
 
 11:                                               ; preds = %9
-  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #15
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #16
   br label %13
 
 13:                                               ; preds = %11, %9
-  store ptr %7, ptr %1, align 8, !tbaa !16
-  store i64 %6, ptr %2, align 8, !tbaa !13
+  store ptr %7, ptr %1, align 8, !tbaa !28
+  store i64 %6, ptr %2, align 8, !tbaa !26
   %14 = ptrtoint ptr %7 to i64
   %15 = add i64 %14, 2101247
   %16 = and i64 %15, -2097152
@@ -649,12 +673,12 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
-  %2 = tail call fastcc i32 @begin(ptr noundef %0) #18
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
 
 4:                                                ; preds = %1
-  %5 = tail call fastcc i32 @run(ptr noundef %0) #18
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #17
   %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
   store atomic i32 0, ptr %6 release, align 8
   br label %7
@@ -671,14 +695,14 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
-  %5 = load i32, ptr %4, align 4, !tbaa !12
+  %5 = load i32, ptr %4, align 4, !tbaa !25
   %6 = icmp eq i32 %5, 0
   br i1 %6, label %12, label %7
 
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
-  %9 = load i32, ptr %8, align 8, !tbaa !11
-  %10 = tail call i32 @getpid() #15
+  %9 = load i32, ptr %8, align 8, !tbaa !24
+  %10 = tail call i32 @getpid() #16
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %17
 
@@ -704,13 +728,13 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 6:                                                ; preds = %1
   %7 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
-  %8 = load i32, ptr %7, align 4, !tbaa !17
+  %8 = load i32, ptr %7, align 4, !tbaa !29
   %9 = and i32 %8, 2
   %10 = icmp eq i32 %9, 0
   br i1 %10, label %11, label %58
 
 11:                                               ; preds = %6
-  %12 = tail call i32 @sched_getcpu() #15
+  %12 = tail call i32 @sched_getcpu() #16
   %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
   %14 = load i32, ptr %13, align 4, !tbaa !33
   %15 = icmp eq i32 %12, %14
@@ -718,7 +742,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 16:                                               ; preds = %11
   store i32 %12, ptr %13, align 4, !tbaa !33
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #16
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #15
   %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !56
   %18 = icmp ult i32 %12, 1024
@@ -731,9 +755,9 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   %23 = xor i64 %22, -1
   %24 = lshr i64 %20, 6
   %25 = getelementptr inbounds i64, ptr %2, i64 %24
-  %26 = load i64, ptr %25, align 8, !tbaa !13
+  %26 = load i64, ptr %25, align 8, !tbaa !26
   %27 = and i64 %26, %23
-  store i64 %27, ptr %25, align 8, !tbaa !13
+  store i64 %27, ptr %25, align 8, !tbaa !26
   br label %28
 
 28:                                               ; preds = %19, %16
@@ -755,7 +779,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 38:                                               ; preds = %29
   %39 = lshr i64 %30, 6
   %40 = getelementptr inbounds i64, ptr %2, i64 %39
-  %41 = load i64, ptr %40, align 8, !tbaa !13
+  %41 = load i64, ptr %40, align 8, !tbaa !26
   %42 = and i64 %30, 63
   %43 = shl nuw i64 1, %42
   %44 = and i64 %41, %43
@@ -765,25 +789,25 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 47:                                               ; preds = %35, %53
   %48 = phi i64 [ %57, %53 ], [ 1, %35 ]
-  %49 = load i32, ptr %37, align 4, !tbaa !12
+  %49 = load i32, ptr %37, align 4, !tbaa !25
   %50 = sext i32 %49 to i64
   %51 = icmp sgt i64 %48, %50
   br i1 %51, label %52, label %53
 
 52:                                               ; preds = %47, %35
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #16
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #15
   br label %58
 
 53:                                               ; preds = %47
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
-  %55 = load i64, ptr %54, align 8, !tbaa !13
-  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #15
+  %55 = load i64, ptr %54, align 8, !tbaa !26
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #16
   %57 = add nuw nsw i64 %48, 1
   br label %47, !llvm.loop !59
 
 58:                                               ; preds = %52, %11, %6, %1
   %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
-  call void @stowplan_lead(ptr noundef nonnull %59) #15
+  call void @stowplan_lead(ptr noundef nonnull %59) #16
   %60 = load atomic i32, ptr @stowplan_raised monotonic, align 4
   %61 = icmp eq i32 %60, 0
   %62 = select i1 %61, i32 0, i32 7
@@ -813,7 +837,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 
 15:                                               ; preds = %14
   %16 = getelementptr inbounds ptr, ptr %1, i64 %8
-  %17 = load ptr, ptr %16, align 8, !tbaa !16
+  %17 = load ptr, ptr %16, align 8, !tbaa !28
   %18 = icmp eq ptr %17, null
   %19 = add nuw i64 %8, 1
   br i1 %18, label %75, label %7, !llvm.loop !62
@@ -828,13 +852,13 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 
 24:                                               ; preds = %23
   %25 = getelementptr inbounds ptr, ptr %2, i64 %21
-  %26 = load ptr, ptr %25, align 8, !tbaa !16
+  %26 = load ptr, ptr %25, align 8, !tbaa !28
   %27 = icmp eq ptr %26, null
   %28 = add nuw i64 %21, 1
   br i1 %27, label %75, label %20, !llvm.loop !63
 
 29:                                               ; preds = %20
-  %30 = tail call fastcc i32 @begin(ptr noundef %0) #18
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #17
   %31 = icmp eq i32 %30, 0
   br i1 %31, label %32, label %75
 
@@ -849,7 +873,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %37, label %38, label %44
 
 38:                                               ; preds = %35
-  %39 = tail call fastcc i32 @run(ptr noundef %0) #18
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #17
   %40 = freeze i32 %39
   %41 = icmp eq i32 %40, 0
   %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
@@ -862,10 +886,10 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   %47 = getelementptr inbounds { i64, i64 }, ptr %45, i64 0, i32 1
   %48 = load i64, ptr %47, align 8
   %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %46
-  %50 = load ptr, ptr %49, align 8, !tbaa !16
+  %50 = load ptr, ptr %49, align 8, !tbaa !28
   %51 = getelementptr inbounds i8, ptr %50, i64 %48
   %52 = getelementptr inbounds ptr, ptr %1, i64 %36
-  %53 = load ptr, ptr %52, align 8, !tbaa !16
+  %53 = load ptr, ptr %52, align 8, !tbaa !28
   %54 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
   %55 = load i64, ptr %54, align 8, !tbaa !64
   tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %51, ptr align 1 %53, i64 %55, i1 false)
@@ -884,13 +908,13 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 
 62:                                               ; preds = %57
   %63 = getelementptr inbounds ptr, ptr %2, i64 %58
-  %64 = load ptr, ptr %63, align 8, !tbaa !16
+  %64 = load ptr, ptr %63, align 8, !tbaa !28
   %65 = getelementptr inbounds %struct.place, ptr %42, i64 %58
   %66 = load i64, ptr %65, align 8
   %67 = getelementptr inbounds { i64, i64 }, ptr %65, i64 0, i32 1
   %68 = load i64, ptr %67, align 8
   %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %66
-  %70 = load ptr, ptr %69, align 8, !tbaa !16
+  %70 = load ptr, ptr %69, align 8, !tbaa !28
   %71 = getelementptr inbounds i8, ptr %70, i64 %68
   %72 = getelementptr inbounds %struct.stowplan_tensor, ptr %43, i64 %58, i32 4
   %73 = load i64, ptr %72, align 8, !tbaa !64
@@ -989,7 +1013,7 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
   %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
   %18 = load i64, ptr %17, align 8
   %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
-  %20 = load ptr, ptr %19, align 8, !tbaa !16
+  %20 = load ptr, ptr %19, align 8, !tbaa !28
   %21 = getelementptr inbounds i8, ptr %20, i64 %18
   br label %22
 
@@ -1019,7 +1043,7 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
   %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
   %18 = load i64, ptr %17, align 8
   %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
-  %20 = load ptr, ptr %19, align 8, !tbaa !16
+  %20 = load ptr, ptr %19, align 8, !tbaa !28
   %21 = getelementptr inbounds i8, ptr %20, i64 %18
   br label %22
 
@@ -1051,59 +1075,59 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %5 = alloca i32, align 4
   %6 = alloca i32, align 4
   %7 = load ptr, ptr %1, align 8, !tbaa !73
-  %8 = tail call ptr %7(i32 noundef 16) #15
+  %8 = tail call ptr %7(i32 noundef 16) #16
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %19
 
 10:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #16
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #15
   %11 = getelementptr inbounds %struct.ort_api_base, ptr %1, i64 0, i32 1
   %12 = load ptr, ptr %11, align 8, !tbaa !75
-  %13 = tail call ptr %12() #15
-  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #15
+  %13 = tail call ptr %12() #16
+  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #16
   %15 = load ptr, ptr %1, align 8, !tbaa !73
-  %16 = tail call ptr %15(i32 noundef 1) #15
+  %16 = tail call ptr %15(i32 noundef 1) #16
   %17 = load ptr, ptr %16, align 8, !tbaa !76
-  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #15
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #16
+  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #15
   br label %108
 
 19:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #16
-  store i32 0, ptr %4, align 4, !tbaa !18
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #16
-  store i32 1, ptr %5, align 4, !tbaa !18
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #16
-  store i32 1, ptr %6, align 4, !tbaa !18
-  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #18
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #15
+  store i32 0, ptr %4, align 4, !tbaa !14
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #15
+  store i32 1, ptr %5, align 4, !tbaa !14
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #15
+  store i32 1, ptr %6, align 4, !tbaa !14
+  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #17
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %106
 
 22:                                               ; preds = %19
-  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #18
+  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #17
   %24 = icmp eq ptr %23, null
   br i1 %24, label %25, label %106
 
 25:                                               ; preds = %22
-  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #18
+  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #17
   %27 = icmp eq ptr %26, null
   br i1 %27, label %28, label %106
 
 28:                                               ; preds = %25
-  %29 = load i32, ptr %5, align 4, !tbaa !18
+  %29 = load i32, ptr %5, align 4, !tbaa !14
   %30 = icmp ne i32 %29, 0
   %31 = zext i1 %30 to i32
-  %32 = load i32, ptr %6, align 4, !tbaa !18
+  %32 = load i32, ptr %6, align 4, !tbaa !14
   %33 = icmp eq i32 %32, 0
   %34 = select i1 %33, i32 2, i32 0
   %35 = or i32 %34, %31
-  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #15
+  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #16
   %37 = load i32, ptr %4, align 4
   br label %38
 
 38:                                               ; preds = %54, %28
   %39 = phi ptr [ @operators, %28 ], [ %55, %54 ]
-  %40 = load ptr, ptr %39, align 8, !tbaa !16
+  %40 = load ptr, ptr %39, align 8, !tbaa !28
   %41 = icmp eq ptr %40, null
   br i1 %41, label %56, label %42
 
@@ -1130,13 +1154,13 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   br label %38, !llvm.loop !83
 
 56:                                               ; preds = %38
-  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #17
+  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #18
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %62
 
 59:                                               ; preds = %56
   %60 = load ptr, ptr %8, align 8, !tbaa !76
-  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #15
+  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #16
   br label %95
 
 62:                                               ; preds = %56
@@ -1175,7 +1199,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %79 = load ptr, ptr %78, align 8, !tbaa !97
   %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !98
   %81 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 4
-  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #15
+  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #16
   %83 = icmp eq ptr %82, null
   br i1 %83, label %84, label %90
 
@@ -1183,26 +1207,26 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %85 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 3
   %86 = load ptr, ptr %85, align 8, !tbaa !99
   %87 = load ptr, ptr %81, align 8, !tbaa !100
-  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #15
+  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #16
   %89 = icmp eq ptr %88, null
   br i1 %89, label %92, label %90
 
 90:                                               ; preds = %84, %62
   %91 = phi ptr [ %88, %84 ], [ %82, %62 ]
-  tail call void @free(ptr noundef nonnull %57) #15
+  tail call void @free(ptr noundef nonnull %57) #16
   br label %95
 
 92:                                               ; preds = %84
-  %93 = load ptr, ptr @operators, align 8, !tbaa !16
+  %93 = load ptr, ptr @operators, align 8, !tbaa !28
   %94 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 5
   store ptr %93, ptr %94, align 8, !tbaa !101
-  store ptr %57, ptr @operators, align 8, !tbaa !16
+  store ptr %57, ptr @operators, align 8, !tbaa !28
   br label %95
 
 95:                                               ; preds = %50, %92, %90, %59
   %96 = phi ptr [ null, %59 ], [ %57, %92 ], [ null, %90 ], [ %40, %50 ]
   %97 = phi ptr [ %61, %59 ], [ null, %92 ], [ %91, %90 ], [ null, %50 ]
-  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #15
+  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #16
   %99 = icmp eq ptr %97, null
   br i1 %99, label %100, label %106
 
@@ -1211,14 +1235,14 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %102 = load ptr, ptr %101, align 8, !tbaa !102
   %103 = getelementptr inbounds %struct.operator, ptr %96, i64 0, i32 4
   %104 = load ptr, ptr %103, align 8, !tbaa !100
-  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #15
+  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #16
   br label %106
 
 106:                                              ; preds = %19, %22, %100, %95, %25
   %107 = phi ptr [ %26, %25 ], [ %105, %100 ], [ %97, %95 ], [ %23, %22 ], [ %20, %19 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #16
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #16
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #15
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #15
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #15
   br label %108
 
 108:                                              ; preds = %106, %10
@@ -1235,16 +1259,16 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %7 = alloca [8 x i8], align 8
   %8 = alloca [512 x i8], align 16
   %9 = alloca i64, align 8
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #16
-  store i32 0, ptr %6, align 4, !tbaa !18
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #16
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #15
+  store i32 0, ptr %6, align 4, !tbaa !14
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #15
   store i64 0, ptr %7, align 8
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #16
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #16
-  store i64 8, ptr %9, align 8, !tbaa !13
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #15
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #15
+  store i64 8, ptr %9, align 8, !tbaa !26
   %10 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 19
   %11 = load ptr, ptr %10, align 8, !tbaa !103
-  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #15
+  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #16
   %13 = icmp eq ptr %12, null
   %14 = load i32, ptr %6, align 4
   %15 = icmp ne i32 %14, 0
@@ -1254,7 +1278,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 17:                                               ; preds = %5
   %18 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 20
   %19 = load ptr, ptr %18, align 8, !tbaa !104
-  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #15
+  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #16
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %45
 
@@ -1285,21 +1309,21 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   br i1 %39, label %41, label %40
 
 40:                                               ; preds = %36
-  store i32 %23, ptr %4, align 4, !tbaa !18
+  store i32 %23, ptr %4, align 4, !tbaa !14
   br label %45
 
 41:                                               ; preds = %36, %34
-  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #15
+  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #16
   %43 = load ptr, ptr %0, align 8, !tbaa !76
-  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #15
+  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #16
   br label %45
 
 45:                                               ; preds = %40, %41, %17, %5
   %46 = phi ptr [ %12, %5 ], [ %20, %17 ], [ %44, %41 ], [ null, %40 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #16
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #16
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #16
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #15
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #15
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #15
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #15
   ret ptr %46
 }
 
@@ -1308,6 +1332,9 @@ declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i64 @syscall(i64 noundef, ...) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
 declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
@@ -1335,13 +1362,13 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
   %2 = load ptr, ptr %0, align 8, !tbaa !52
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
   %4 = load i32, ptr %3, align 8, !tbaa !54
-  tail call void @free(ptr noundef %0) #15
+  tail call void @free(ptr noundef %0) #16
   %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
-  %6 = load ptr, ptr %5, align 8, !tbaa !3
+  %6 = load ptr, ptr %5, align 8, !tbaa !21
   %7 = sext i32 %4 to i64
   %8 = load i32, ptr %2, align 8, !tbaa !32
   %9 = sext i32 %8 to i64
-  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #15
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #16
   ret ptr null
 }
 
@@ -1403,8 +1430,8 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
   %5 = load ptr, ptr %4, align 8, !tbaa !107
-  tail call void @stowplan_destroy(ptr noundef %5) #18
-  tail call void @free(ptr noundef nonnull %0) #15
+  tail call void @stowplan_destroy(ptr noundef %5) #17
+  tail call void @free(ptr noundef nonnull %0) #16
   br label %6
 
 6:                                                ; preds = %1, %3
@@ -1418,7 +1445,7 @@ define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
-  %5 = tail call noalias dereferenceable_or_null(56) ptr @calloc(i64 noundef 1, i64 noundef 56) #17
+  %5 = tail call noalias dereferenceable_or_null(56) ptr @calloc(i64 noundef 1, i64 noundef 56) #18
   %6 = icmp eq ptr %5, null
   br i1 %6, label %15, label %7
 
@@ -1428,23 +1455,23 @@ define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr nounde
   %10 = load i32, ptr %9, align 8, !tbaa !81
   %11 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 3
   %12 = load i32, ptr %11, align 4, !tbaa !82
-  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #18
+  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #17
   %14 = icmp eq i32 %13, 0
   br i1 %14, label %20, label %15
 
 15:                                               ; preds = %4, %7
   %16 = phi i32 [ %13, %7 ], [ 1, %4 ]
-  tail call void @free(ptr noundef %5) #15
+  tail call void @free(ptr noundef %5) #16
   %17 = load ptr, ptr %1, align 8, !tbaa !76
-  %18 = tail call ptr @stowplan_message(i32 noundef %16) #18
-  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #15
+  %18 = tail call ptr @stowplan_message(i32 noundef %16) #17
+  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #16
   br label %23
 
 20:                                               ; preds = %7
   store ptr %1, ptr %5, align 8, !tbaa !109
   %21 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 2
-  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #15
-  store ptr %5, ptr %3, align 8, !tbaa !16
+  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #16
+  store ptr %5, ptr %3, align 8, !tbaa !28
   br label %23
 
 23:                                               ; preds = %20, %15
@@ -1466,7 +1493,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %12 = alloca ptr, align 8
   %13 = alloca ptr, align 8
   %14 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 2
-  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #15
+  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #16
   %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   %18 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
@@ -1490,69 +1517,69 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %30 = icmp sgt i64 %16, %22
   %31 = getelementptr inbounds %struct.stowplan_tensor, ptr %17, i64 %22
   %32 = select i1 %30, ptr %31, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #16
-  store ptr null, ptr %11, align 8, !tbaa !16
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #16
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #15
+  store ptr null, ptr %11, align 8, !tbaa !28
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #15
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #15
   %33 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 14
   %34 = load ptr, ptr %33, align 8, !tbaa !110
-  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #15
+  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #16
   %36 = icmp eq ptr %35, null
   br i1 %36, label %37, label %129
 
 37:                                               ; preds = %28
-  %38 = load ptr, ptr %11, align 8, !tbaa !16
+  %38 = load ptr, ptr %11, align 8, !tbaa !28
   %39 = icmp eq ptr %38, null
   br i1 %39, label %40, label %43
 
 40:                                               ; preds = %37
   %41 = load ptr, ptr %29, align 8, !tbaa !76
-  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #15
+  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #16
   br label %129
 
 43:                                               ; preds = %37
   %44 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 12
   %45 = load ptr, ptr %44, align 8, !tbaa !111
-  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #15
+  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #16
   %47 = icmp eq ptr %46, null
   br i1 %47, label %48, label %129
 
 48:                                               ; preds = %43
-  %49 = load ptr, ptr %12, align 8, !tbaa !16
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #16
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #16
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #16
+  %49 = load ptr, ptr %12, align 8, !tbaa !28
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #15
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #15
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #15
   %50 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 8
   %51 = load ptr, ptr %50, align 8, !tbaa !112
-  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #15
+  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #16
   %53 = icmp eq ptr %52, null
   br i1 %53, label %54, label %108
 
 54:                                               ; preds = %48
   %55 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 9
   %56 = load ptr, ptr %55, align 8, !tbaa !113
-  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #15
+  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #16
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %108
 
 59:                                               ; preds = %54
-  %60 = load i64, ptr %6, align 8, !tbaa !13
+  %60 = load i64, ptr %6, align 8, !tbaa !26
   %61 = call i64 @llvm.umin.i64(i64 %60, i64 64)
   %62 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 10
   %63 = load ptr, ptr %62, align 8, !tbaa !114
-  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #15
+  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #16
   %65 = icmp eq ptr %64, null
   br i1 %65, label %66, label %108
 
 66:                                               ; preds = %59
-  %67 = load i32, ptr %7, align 4, !tbaa !18
+  %67 = load i32, ptr %7, align 4, !tbaa !14
   %68 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 3
   %69 = load i32, ptr %68, align 4, !tbaa !106
   %70 = icmp eq i32 %67, %69
   br i1 %70, label %71, label %78
 
 71:                                               ; preds = %66
-  %72 = load i64, ptr %6, align 8, !tbaa !13
+  %72 = load i64, ptr %6, align 8, !tbaa !26
   %73 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
   %74 = load i32, ptr %73, align 8, !tbaa !115
   %75 = sext i32 %74 to i64
@@ -1578,55 +1605,55 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 
 88:                                               ; preds = %81
   %89 = getelementptr inbounds [64 x i64], ptr %5, i64 0, i64 %83
-  %90 = load i64, ptr %89, align 8, !tbaa !13
+  %90 = load i64, ptr %89, align 8, !tbaa !26
   %91 = load ptr, ptr %80, align 8, !tbaa !116
   %92 = getelementptr inbounds i64, ptr %91, i64 %83
-  %93 = load i64, ptr %92, align 8, !tbaa !13
+  %93 = load i64, ptr %92, align 8, !tbaa !26
   %94 = icmp eq i64 %90, %93
   %95 = zext i1 %94 to i32
   %96 = add nuw nsw i64 %83, 1
   br label %81, !llvm.loop !117
 
 97:                                               ; preds = %87
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #16
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #16
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #15
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #15
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %9, i8 0, i64 128, i1 false)
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #16
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #15
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %10, i8 0, i64 128, i1 false)
   %98 = load ptr, ptr %80, align 8, !tbaa !116
   %99 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
   %100 = load i32, ptr %99, align 8, !tbaa !115
   %101 = sext i32 %100 to i64
-  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #18
-  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #18
+  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #17
+  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #17
   %102 = load ptr, ptr %32, align 8, !tbaa !118
   %103 = load i32, ptr %68, align 4, !tbaa !106
-  %104 = load i32, ptr %7, align 4, !tbaa !18
-  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #15
+  %104 = load i32, ptr %7, align 4, !tbaa !14
+  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #16
   %106 = load ptr, ptr %29, align 8, !tbaa !76
-  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #15
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #16
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #16
+  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #16
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #15
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #15
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #15
   br label %108
 
 108:                                              ; preds = %97, %87, %59, %54, %48
   %109 = phi ptr [ %52, %48 ], [ %57, %54 ], [ %107, %97 ], [ %64, %59 ], [ null, %87 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #16
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #16
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #15
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #15
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #15
   %110 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 17
   %111 = load ptr, ptr %110, align 8, !tbaa !119
-  %112 = load ptr, ptr %12, align 8, !tbaa !16
-  call void %111(ptr noundef %112) #15
+  %112 = load ptr, ptr %12, align 8, !tbaa !28
+  call void %111(ptr noundef %112) #16
   %113 = icmp eq ptr %109, null
   br i1 %113, label %114, label %129
 
 114:                                              ; preds = %108
   %115 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 6
   %116 = load ptr, ptr %115, align 8, !tbaa !120
-  %117 = load ptr, ptr %11, align 8, !tbaa !16
-  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #15
+  %117 = load ptr, ptr %11, align 8, !tbaa !28
+  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #16
   %119 = icmp eq ptr %118, null
   br i1 %119, label %120, label %129
 
@@ -1639,30 +1666,30 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 124:                                              ; preds = %120
   %125 = load ptr, ptr %18, align 8, !tbaa !107
   %126 = trunc i64 %22 to i32
-  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #18
-  %128 = load ptr, ptr %13, align 8, !tbaa !16
+  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #17
+  %128 = load ptr, ptr %13, align 8, !tbaa !28
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %127, ptr align 1 %128, i64 %122, i1 false)
   br label %129
 
 129:                                              ; preds = %28, %40, %43, %108, %114, %120, %124
   %130 = phi ptr [ %42, %40 ], [ %35, %28 ], [ %46, %43 ], [ %109, %108 ], [ %118, %114 ], [ null, %124 ], [ null, %120 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #16
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #16
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #15
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #15
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #15
   %131 = add nuw nsw i64 %22, 1
   br label %21, !llvm.loop !121
 
 132:                                              ; preds = %27
   %133 = load ptr, ptr %18, align 8, !tbaa !107
-  %134 = call i32 @stowplan_run(ptr noundef %133) #18
+  %134 = call i32 @stowplan_run(ptr noundef %133) #17
   %135 = icmp eq i32 %134, 0
   br i1 %135, label %141, label %136
 
 136:                                              ; preds = %132
   %137 = load ptr, ptr %0, align 8, !tbaa !109
   %138 = load ptr, ptr %137, align 8, !tbaa !76
-  %139 = call ptr @stowplan_message(i32 noundef %134) #18
-  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #15
+  %139 = call ptr @stowplan_message(i32 noundef %134) #17
+  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #16
   br label %141
 
 141:                                              ; preds = %132, %136, %27
@@ -1682,16 +1709,16 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %152, label %155, label %153
 
 153:                                              ; preds = %147
-  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #15
+  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #16
   ret ptr %149
 
 155:                                              ; preds = %147
   %156 = icmp sgt i64 %143, %148
   %157 = getelementptr inbounds %struct.stowplan_tensor, ptr %144, i64 %148
   %158 = select i1 %156, ptr %157, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #16
-  store ptr null, ptr %3, align 8, !tbaa !16
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #15
+  store ptr null, ptr %3, align 8, !tbaa !28
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #15
   %159 = load ptr, ptr %0, align 8, !tbaa !109
   %160 = getelementptr inbounds %struct.ort_api, ptr %159, i64 0, i32 15
   %161 = load ptr, ptr %160, align 8, !tbaa !122
@@ -1700,7 +1727,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %164 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
   %165 = load i32, ptr %164, align 8, !tbaa !115
   %166 = sext i32 %165 to i64
-  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #15
+  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #16
   %168 = icmp eq ptr %167, null
   %169 = load ptr, ptr %3, align 8
   %170 = icmp ne ptr %169, null
@@ -1711,7 +1738,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %173 = load ptr, ptr %0, align 8, !tbaa !109
   %174 = getelementptr inbounds %struct.ort_api, ptr %173, i64 0, i32 6
   %175 = load ptr, ptr %174, align 8, !tbaa !120
-  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #15
+  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #16
   %177 = icmp eq ptr %176, null
   br i1 %177, label %178, label %187
 
@@ -1722,17 +1749,17 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %181, label %187, label %182
 
 182:                                              ; preds = %178
-  %183 = load ptr, ptr %4, align 8, !tbaa !16
+  %183 = load ptr, ptr %4, align 8, !tbaa !28
   %184 = load ptr, ptr %18, align 8, !tbaa !107
   %185 = trunc i64 %148 to i32
-  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #18
+  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #17
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %186, i64 %180, i1 false)
   br label %187
 
 187:                                              ; preds = %155, %172, %178, %182
   %188 = phi ptr [ %167, %155 ], [ %176, %172 ], [ null, %182 ], [ null, %178 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #16
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #15
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #15
   %189 = add nuw nsw i64 %148, 1
   br label %147, !llvm.loop !123
 }
@@ -1758,8 +1785,8 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
   %14 = icmp eq i64 %6, 0
   %15 = select i1 %14, ptr @.str.18, ptr @.str.17
   %16 = getelementptr inbounds i64, ptr %1, i64 %6
-  %17 = load i64, ptr %16, align 8, !tbaa !13
-  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #15
+  %17 = load i64, ptr %16, align 8, !tbaa !26
+  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #16
   %19 = sext i32 %18 to i64
   %20 = add nsw i64 %5, %19
   %21 = add nuw i64 %6, 1
@@ -1793,10 +1820,10 @@ attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn alloc
 attributes #12 = { minsize nofree nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #13 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
 attributes #14 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
-attributes #15 = { minsize nounwind optsize }
-attributes #16 = { nounwind }
-attributes #17 = { minsize nounwind optsize allocsize(0,1) }
-attributes #18 = { minsize optsize }
+attributes #15 = { nounwind }
+attributes #16 = { minsize nounwind optsize }
+attributes #17 = { minsize optsize }
+attributes #18 = { minsize nounwind optsize allocsize(0,1) }
 attributes #19 = { minsize nounwind optsize allocsize(0) }
 
 !llvm.module.flags = !{!0, !1, !2}
@@ -1804,125 +1831,125 @@ attributes #19 = { minsize nounwind optsize allocsize(0) }
 !0 = !{i32 1, !"wchar_size", i32 4}
 !1 = !{i32 8, !"PIC Level", i32 2}
 !2 = !{i32 7, !"uwtable", i32 2}
-!3 = !{!4, !8, i64 32}
-!4 = !{!"stowplan", !5, i64 0, !5, i64 4, !5, i64 8, !5, i64 12, !5, i64 16, !5, i64 20, !5, i64 24, !8, i64 32, !8, i64 40, !8, i64 48, !8, i64 56, !6, i64 64, !6, i64 120, !8, i64 152, !9, i64 160, !10, i64 168, !6, i64 296}
-!5 = !{!"int", !6, i64 0}
-!6 = !{!"omnipotent char", !7, i64 0}
-!7 = !{!"Simple C/C++ TBAA"}
-!8 = !{!"any pointer", !6, i64 0}
-!9 = !{!"long", !6, i64 0}
-!10 = !{!"", !6, i64 0}
-!11 = !{!4, !5, i64 24}
-!12 = !{!4, !5, i64 20}
-!13 = !{!9, !9, i64 0}
-!14 = distinct !{!14, !15}
-!15 = !{!"llvm.loop.mustprogress"}
-!16 = !{!8, !8, i64 0}
-!17 = !{!4, !5, i64 4}
-!18 = !{!5, !5, i64 0}
-!19 = !{!4, !8, i64 152}
-!20 = !{!4, !9, i64 160}
-!21 = !{i64 1412}
-!22 = !{!23, !9, i64 64}
-!23 = !{!"program", !9, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !8, i64 104, !8, i64 112, !8, i64 120, !8, i64 128, !8, i64 136, !8, i64 144, !8, i64 152, !8, i64 160}
-!24 = !{!25, !5, i64 0}
-!25 = !{!"feature", !5, i64 0, !5, i64 4, !5, i64 8, !5, i64 12}
-!26 = !{!25, !5, i64 4}
-!27 = !{!25, !5, i64 8}
-!28 = !{!25, !5, i64 12}
-!29 = distinct !{!29, !15}
-!30 = !{!23, !9, i64 72}
-!31 = !{i64 2017}
-!32 = !{!4, !5, i64 0}
-!33 = !{!4, !5, i64 12}
-!34 = !{!23, !9, i64 32}
-!35 = !{!23, !9, i64 40}
-!36 = !{!23, !9, i64 8}
-!37 = !{!23, !9, i64 16}
-!38 = !{!23, !8, i64 144}
-!39 = !{!23, !9, i64 24}
-!40 = !{!4, !8, i64 40}
-!41 = !{!4, !8, i64 48}
-!42 = !{!4, !8, i64 56}
-!43 = !{!44, !9, i64 8}
-!44 = !{!"place", !9, i64 0, !9, i64 8}
-!45 = !{!44, !9, i64 0}
-!46 = distinct !{!46, !15}
-!47 = distinct !{!47, !15}
-!48 = !{!4, !5, i64 8}
-!49 = distinct !{!49, !15}
-!50 = distinct !{!50, !15}
-!51 = distinct !{!51, !15}
-!52 = !{!53, !8, i64 0}
-!53 = !{!"start", !8, i64 0, !5, i64 8}
-!54 = !{!53, !5, i64 8}
-!55 = distinct !{!55, !15}
+!3 = !{i64 1528}
+!4 = !{!5, !6, i64 64}
+!5 = !{!"program", !6, i64 0, !6, i64 8, !6, i64 16, !6, i64 24, !6, i64 32, !6, i64 40, !6, i64 48, !6, i64 56, !6, i64 64, !6, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152, !9, i64 160}
+!6 = !{!"long", !7, i64 0}
+!7 = !{!"omnipotent char", !8, i64 0}
+!8 = !{!"Simple C/C++ TBAA"}
+!9 = !{!"any pointer", !7, i64 0}
+!10 = !{!11, !12, i64 0}
+!11 = !{!"feature", !12, i64 0, !12, i64 4, !12, i64 8, !12, i64 12}
+!12 = !{!"int", !7, i64 0}
+!13 = !{!11, !12, i64 4}
+!14 = !{!12, !12, i64 0}
+!15 = !{!11, !12, i64 8}
+!16 = !{!11, !12, i64 12}
+!17 = distinct !{!17, !18}
+!18 = !{!"llvm.loop.mustprogress"}
+!19 = !{!5, !6, i64 72}
+!20 = !{i64 2133}
+!21 = !{!22, !9, i64 32}
+!22 = !{!"stowplan", !12, i64 0, !12, i64 4, !12, i64 8, !12, i64 12, !12, i64 16, !12, i64 20, !12, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !7, i64 64, !7, i64 120, !9, i64 152, !6, i64 160, !23, i64 168, !7, i64 296}
+!23 = !{!"", !7, i64 0}
+!24 = !{!22, !12, i64 24}
+!25 = !{!22, !12, i64 20}
+!26 = !{!6, !6, i64 0}
+!27 = distinct !{!27, !18}
+!28 = !{!9, !9, i64 0}
+!29 = !{!22, !12, i64 4}
+!30 = !{!22, !9, i64 152}
+!31 = !{!22, !6, i64 160}
+!32 = !{!22, !12, i64 0}
+!33 = !{!22, !12, i64 12}
+!34 = !{!5, !6, i64 32}
+!35 = !{!5, !6, i64 40}
+!36 = !{!5, !6, i64 8}
+!37 = !{!5, !6, i64 16}
+!38 = !{!5, !9, i64 144}
+!39 = !{!5, !6, i64 24}
+!40 = !{!22, !9, i64 40}
+!41 = !{!22, !9, i64 48}
+!42 = !{!22, !9, i64 56}
+!43 = !{!44, !6, i64 8}
+!44 = !{!"place", !6, i64 0, !6, i64 8}
+!45 = !{!44, !6, i64 0}
+!46 = distinct !{!46, !18}
+!47 = distinct !{!47, !18}
+!48 = !{!22, !12, i64 8}
+!49 = distinct !{!49, !18}
+!50 = distinct !{!50, !18}
+!51 = distinct !{!51, !18}
+!52 = !{!53, !9, i64 0}
+!53 = !{!"start", !9, i64 0, !12, i64 8}
+!54 = !{!53, !12, i64 8}
+!55 = distinct !{!55, !18}
 !56 = !{i64 0, i64 128, !57}
-!57 = !{!6, !6, i64 0}
-!58 = distinct !{!58, !15}
-!59 = distinct !{!59, !15}
-!60 = !{!23, !9, i64 48}
-!61 = !{!23, !9, i64 56}
-!62 = distinct !{!62, !15}
-!63 = distinct !{!63, !15}
-!64 = !{!65, !9, i64 24}
-!65 = !{!"", !8, i64 0, !8, i64 8, !5, i64 16, !5, i64 20, !9, i64 24}
-!66 = distinct !{!66, !15}
-!67 = distinct !{!67, !15}
-!68 = !{!23, !8, i64 152}
-!69 = !{!23, !8, i64 104}
-!70 = !{!23, !8, i64 112}
-!71 = !{!23, !8, i64 120}
-!72 = !{!23, !8, i64 128}
-!73 = !{!74, !8, i64 0}
-!74 = !{!"ort_api_base", !8, i64 0, !8, i64 8}
-!75 = !{!74, !8, i64 8}
-!76 = !{!77, !8, i64 0}
-!77 = !{!"ort_api", !8, i64 0, !6, i64 8, !8, i64 208, !8, i64 216, !8, i64 224, !6, i64 232, !8, i64 408, !6, i64 416, !8, i64 480, !8, i64 488, !8, i64 496, !6, i64 504, !8, i64 520, !6, i64 528, !8, i64 720, !8, i64 728, !6, i64 736, !8, i64 792, !6, i64 800, !8, i64 1896, !8, i64 1904}
-!78 = !{!79, !8, i64 152}
-!79 = !{!"operator", !80, i64 0, !8, i64 152, !5, i64 160, !5, i64 164, !8, i64 168, !8, i64 176}
-!80 = !{!"ort_operator", !5, i64 0, !8, i64 8, !8, i64 16, !8, i64 24, !8, i64 32, !8, i64 40, !8, i64 48, !8, i64 56, !8, i64 64, !8, i64 72, !8, i64 80, !8, i64 88, !8, i64 96, !6, i64 104, !8, i64 136, !8, i64 144}
-!81 = !{!79, !5, i64 160}
-!82 = !{!79, !5, i64 164}
-!83 = distinct !{!83, !15}
-!84 = !{i64 0, i64 4, !18, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 8, !16, i64 80, i64 8, !16, i64 88, i64 8, !16, i64 96, i64 8, !16, i64 104, i64 32, !57, i64 136, i64 8, !16, i64 144, i64 8, !16}
-!85 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 8, !16, i64 80, i64 8, !16, i64 88, i64 32, !57, i64 120, i64 8, !16, i64 128, i64 8, !16}
-!86 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 8, !16, i64 80, i64 32, !57, i64 112, i64 8, !16, i64 120, i64 8, !16}
-!87 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 8, !16, i64 72, i64 32, !57, i64 104, i64 8, !16, i64 112, i64 8, !16}
-!88 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 8, !16, i64 64, i64 32, !57, i64 96, i64 8, !16, i64 104, i64 8, !16}
-!89 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 8, !16, i64 56, i64 32, !57, i64 88, i64 8, !16, i64 96, i64 8, !16}
-!90 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 8, !16, i64 40, i64 8, !16, i64 48, i64 32, !57, i64 80, i64 8, !16, i64 88, i64 8, !16}
-!91 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 8, !16, i64 32, i64 32, !57, i64 64, i64 8, !16, i64 72, i64 8, !16}
-!92 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 8, !16, i64 24, i64 32, !57, i64 56, i64 8, !16, i64 64, i64 8, !16}
-!93 = !{i64 0, i64 8, !16, i64 8, i64 8, !16, i64 16, i64 32, !57, i64 48, i64 8, !16, i64 56, i64 8, !16}
-!94 = !{i64 0, i64 8, !16, i64 8, i64 32, !57, i64 40, i64 8, !16, i64 48, i64 8, !16}
-!95 = !{i64 0, i64 8, !16, i64 8, i64 8, !16}
-!96 = !{i64 0, i64 8, !16}
-!97 = !{!77, !8, i64 208}
-!98 = !{!23, !8, i64 160}
-!99 = !{!77, !8, i64 216}
-!100 = !{!79, !8, i64 168}
-!101 = !{!79, !8, i64 176}
-!102 = !{!77, !8, i64 224}
-!103 = !{!77, !8, i64 1896}
-!104 = !{!77, !8, i64 1904}
-!105 = distinct !{!105, !15}
-!106 = !{!65, !5, i64 20}
-!107 = !{!108, !8, i64 8}
-!108 = !{!"kernel", !8, i64 0, !8, i64 8, !6, i64 16}
-!109 = !{!108, !8, i64 0}
-!110 = !{!77, !8, i64 720}
-!111 = !{!77, !8, i64 520}
-!112 = !{!77, !8, i64 480}
-!113 = !{!77, !8, i64 488}
-!114 = !{!77, !8, i64 496}
-!115 = !{!65, !5, i64 16}
-!116 = !{!65, !8, i64 8}
-!117 = distinct !{!117, !15}
-!118 = !{!65, !8, i64 0}
-!119 = !{!77, !8, i64 792}
-!120 = !{!77, !8, i64 408}
-!121 = distinct !{!121, !15}
-!122 = !{!77, !8, i64 728}
-!123 = distinct !{!123, !15}
-!124 = distinct !{!124, !15}
+!57 = !{!7, !7, i64 0}
+!58 = distinct !{!58, !18}
+!59 = distinct !{!59, !18}
+!60 = !{!5, !6, i64 48}
+!61 = !{!5, !6, i64 56}
+!62 = distinct !{!62, !18}
+!63 = distinct !{!63, !18}
+!64 = !{!65, !6, i64 24}
+!65 = !{!"", !9, i64 0, !9, i64 8, !12, i64 16, !12, i64 20, !6, i64 24}
+!66 = distinct !{!66, !18}
+!67 = distinct !{!67, !18}
+!68 = !{!5, !9, i64 152}
+!69 = !{!5, !9, i64 104}
+!70 = !{!5, !9, i64 112}
+!71 = !{!5, !9, i64 120}
+!72 = !{!5, !9, i64 128}
+!73 = !{!74, !9, i64 0}
+!74 = !{!"ort_api_base", !9, i64 0, !9, i64 8}
+!75 = !{!74, !9, i64 8}
+!76 = !{!77, !9, i64 0}
+!77 = !{!"ort_api", !9, i64 0, !7, i64 8, !9, i64 208, !9, i64 216, !9, i64 224, !7, i64 232, !9, i64 408, !7, i64 416, !9, i64 480, !9, i64 488, !9, i64 496, !7, i64 504, !9, i64 520, !7, i64 528, !9, i64 720, !9, i64 728, !7, i64 736, !9, i64 792, !7, i64 800, !9, i64 1896, !9, i64 1904}
+!78 = !{!79, !9, i64 152}
+!79 = !{!"operator", !80, i64 0, !9, i64 152, !12, i64 160, !12, i64 164, !9, i64 168, !9, i64 176}
+!80 = !{!"ort_operator", !12, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !7, i64 104, !9, i64 136, !9, i64 144}
+!81 = !{!79, !12, i64 160}
+!82 = !{!79, !12, i64 164}
+!83 = distinct !{!83, !18}
+!84 = !{i64 0, i64 4, !14, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 8, !28, i64 88, i64 8, !28, i64 96, i64 8, !28, i64 104, i64 32, !57, i64 136, i64 8, !28, i64 144, i64 8, !28}
+!85 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 8, !28, i64 88, i64 32, !57, i64 120, i64 8, !28, i64 128, i64 8, !28}
+!86 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 32, !57, i64 112, i64 8, !28, i64 120, i64 8, !28}
+!87 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 32, !57, i64 104, i64 8, !28, i64 112, i64 8, !28}
+!88 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 32, !57, i64 96, i64 8, !28, i64 104, i64 8, !28}
+!89 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 32, !57, i64 88, i64 8, !28, i64 96, i64 8, !28}
+!90 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 32, !57, i64 80, i64 8, !28, i64 88, i64 8, !28}
+!91 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 32, !57, i64 64, i64 8, !28, i64 72, i64 8, !28}
+!92 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 32, !57, i64 56, i64 8, !28, i64 64, i64 8, !28}
+!93 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 32, !57, i64 48, i64 8, !28, i64 56, i64 8, !28}
+!94 = !{i64 0, i64 8, !28, i64 8, i64 32, !57, i64 40, i64 8, !28, i64 48, i64 8, !28}
+!95 = !{i64 0, i64 8, !28, i64 8, i64 8, !28}
+!96 = !{i64 0, i64 8, !28}
+!97 = !{!77, !9, i64 208}
+!98 = !{!5, !9, i64 160}
+!99 = !{!77, !9, i64 216}
+!100 = !{!79, !9, i64 168}
+!101 = !{!79, !9, i64 176}
+!102 = !{!77, !9, i64 224}
+!103 = !{!77, !9, i64 1896}
+!104 = !{!77, !9, i64 1904}
+!105 = distinct !{!105, !18}
+!106 = !{!65, !12, i64 20}
+!107 = !{!108, !9, i64 8}
+!108 = !{!"kernel", !9, i64 0, !9, i64 8, !7, i64 16}
+!109 = !{!108, !9, i64 0}
+!110 = !{!77, !9, i64 720}
+!111 = !{!77, !9, i64 520}
+!112 = !{!77, !9, i64 480}
+!113 = !{!77, !9, i64 488}
+!114 = !{!77, !9, i64 496}
+!115 = !{!65, !12, i64 16}
+!116 = !{!65, !9, i64 8}
+!117 = distinct !{!117, !18}
+!118 = !{!65, !9, i64 0}
+!119 = !{!77, !9, i64 792}
+!120 = !{!77, !9, i64 408}
+!121 = distinct !{!121, !18}
+!122 = !{!77, !9, i64 728}
+!123 = distinct !{!123, !18}
+!124 = distinct !{!124, !18}

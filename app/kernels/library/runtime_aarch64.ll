@@ -48,8 +48,13 @@ target triple = "aarch64-unknown-linux-gnu"
 @.str.18 = private unnamed_addr constant [5 x i8] c"%lld\00", align 1
 @reltable.stowplan_message = private unnamed_addr constant [8 x i32] [i32 trunc (i64 sub (i64 ptrtoint (ptr @.str to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.1 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.2 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.3 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.4 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.5 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.6 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.7 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32)], align 4
 
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+define i32 @stowplan_check() local_unnamed_addr #0 {
+  ret i32 0
+}
+
 ; Function Attrs: minsize nounwind optsize uwtable
-define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
+define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #1 {
   %2 = icmp eq ptr %0, null
   br i1 %2, label %62, label %3
 
@@ -152,28 +157,28 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 }
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @getpid() local_unnamed_addr #1
+declare i32 @getpid() local_unnamed_addr #2
 
 ; Function Attrs: minsize optsize
-declare void @stowplan_wake(ptr noundef, i64 noundef) local_unnamed_addr #2
+declare void @stowplan_wake(ptr noundef, i64 noundef) local_unnamed_addr #3
 
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
-declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #3
+declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #4
 
 ; Function Attrs: minsize optsize
-declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #2
+declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #3
 
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
-declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
+declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #4
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @munmap(ptr noundef, i64 noundef) local_unnamed_addr #1
+declare i32 @munmap(ptr noundef, i64 noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite)
-declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
+declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #5
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
+define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #1 {
   %4 = icmp eq ptr %0, null
   br i1 %4, label %243, label %5
 
@@ -532,16 +537,16 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   store ptr %10, ptr %0, align 8, !tbaa !17
   br label %243
 
-243:                                              ; preds = %9, %240, %242, %86, %5, %3
+243:                                              ; preds = %86, %242, %240, %9, %5, %3
   %244 = phi i32 [ 6, %3 ], [ 6, %5 ], [ 1, %9 ], [ 1, %86 ], [ %241, %240 ], [ 0, %242 ]
   ret i32 %244
 }
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)
-declare noalias noundef ptr @calloc(i64 noundef, i64 noundef) local_unnamed_addr #5
+declare noalias noundef ptr @calloc(i64 noundef, i64 noundef) local_unnamed_addr #6
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writeonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #0 {
+define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writeonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #1 {
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
@@ -572,13 +577,13 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
 }
 
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: write)
-declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #6
+declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #7
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
+declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
+define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #1 {
   %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
@@ -595,7 +600,7 @@ define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
+define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #1 {
   %2 = icmp eq ptr %0, null
   br i1 %2, label %17, label %3
 
@@ -625,7 +630,7 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
+define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #1 {
   %2 = alloca %struct.cpu_set_t, align 8
   %3 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 2
   %4 = load i32, ptr %3, align 8, !tbaa !37
@@ -721,7 +726,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr noundef readonly %2) local_unnamed_addr #0 {
+define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr noundef readonly %2) local_unnamed_addr #1 {
   %4 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
   %5 = icmp eq ptr %1, null
   %6 = tail call i64 @llvm.smax.i64(i64 %4, i64 0)
@@ -834,30 +839,30 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 }
 
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
-declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #7
+declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #8
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_metadata() local_unnamed_addr #8 {
+define ptr @stowplan_metadata() local_unnamed_addr #0 {
   %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !57
   ret ptr %1
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_input_count() local_unnamed_addr #8 {
+define i32 @stowplan_input_count() local_unnamed_addr #0 {
   %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_output_count() local_unnamed_addr #8 {
+define i32 @stowplan_output_count() local_unnamed_addr #0 {
   %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
+define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #0 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
@@ -878,7 +883,7 @@ define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
+define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #0 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
@@ -963,7 +968,7 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
+define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #0 {
   %2 = icmp ult i32 %0, 8
   br i1 %2, label %3, label %7
 
@@ -979,7 +984,7 @@ define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1) local_unnamed_addr #0 {
+define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1) local_unnamed_addr #1 {
   %3 = alloca [512 x i8], align 1
   %4 = alloca i32, align 4
   %5 = alloca i32, align 4
@@ -1164,7 +1169,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 declare noundef i32 @snprintf(ptr noalias nocapture noundef writeonly, i64 noundef, ptr nocapture noundef readonly, ...) local_unnamed_addr #10
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2, i32 noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #0 {
+define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2, i32 noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #1 {
   %6 = alloca i32, align 4
   %7 = alloca [8 x i8], align 8
   %8 = alloca [512 x i8], align 1
@@ -1238,34 +1243,34 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 }
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
+declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
+declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
+declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @madvise(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
+declare i32 @madvise(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @mprotect(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
+declare i32 @mprotect(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
+declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
+declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
 declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
+declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
+define internal noalias ptr @serve(ptr nocapture noundef %0) #1 {
   %2 = load ptr, ptr %0, align 8, !tbaa !41
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
   %4 = load i32, ptr %3, align 8, !tbaa !43
@@ -1280,24 +1285,24 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
 }
 
 ; Function Attrs: minsize optsize
-declare void @stowplan_help(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #2
+declare void @stowplan_help(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #3
 
 ; Function Attrs: minsize optsize
-declare void @stowplan_lead(ptr noundef) local_unnamed_addr #2
+declare void @stowplan_lead(ptr noundef) local_unnamed_addr #3
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @sched_getcpu() local_unnamed_addr #1
+declare i32 @sched_getcpu() local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
+declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #8 {
+define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #0 {
   ret ptr @.str.14
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #8 {
+define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #0 {
   ret ptr null
 }
 
@@ -1310,7 +1315,7 @@ define internal i32 @operator_input(ptr nocapture readnone %0, i64 noundef %1) #
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_inputs(ptr nocapture readnone %0) #8 {
+define internal i64 @operator_inputs(ptr nocapture readnone %0) #0 {
   %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
   ret i64 %2
 }
@@ -1324,13 +1329,13 @@ define internal i32 @operator_output(ptr nocapture readnone %0, i64 noundef %1) 
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_outputs(ptr nocapture readnone %0) #8 {
+define internal i64 @operator_outputs(ptr nocapture readnone %0) #0 {
   %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
   ret i64 %2
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal void @destroy_kernel(ptr noundef %0) #0 {
+define internal void @destroy_kernel(ptr noundef %0) #1 {
   %2 = icmp eq ptr %0, null
   br i1 %2, label %6, label %3
 
@@ -1346,12 +1351,12 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
+define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #0 {
   ret i32 0
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
+define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #1 {
   %5 = tail call noalias dereferenceable_or_null(64) ptr @calloc(i64 noundef 1, i64 noundef 64) #16
   %6 = icmp eq ptr %5, null
   br i1 %6, label %15, label %7
@@ -1387,7 +1392,7 @@ define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr nounde
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
+define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   %3 = alloca ptr, align 8
   %4 = alloca ptr, align 8
   %5 = alloca [64 x i64], align 8
@@ -1712,15 +1717,15 @@ declare i32 @llvm.smax.i32(i32, i32) #13
 ; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
 declare ptr @llvm.load.relative.i64(ptr, i64) #14
 
-attributes #0 = { minsize nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #1 = { minsize nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #2 = { minsize optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #3 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
-attributes #4 = { minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #5 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
-attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
-attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #0 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #1 = { minsize nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #2 = { minsize nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #3 = { minsize optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #4 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
+attributes #5 = { minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #6 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
+attributes #8 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
 attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #10 = { minsize nofree nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models bench-trees bench-operators bench-narrow-weights bench-ready
+.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -178,6 +178,11 @@ bench-sparse: $(VENV)/.installed-bench
 # The program as a library, beside the executor and onnxruntime.
 bench-library: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.library
+
+# Libraries and static programs of all models on disk, byte for byte beside the executor.
+library-models: $(VENV)/.installed-test
+	$(BIN)/python -m tests.engine.export.every_model
+
 # Ensembles of trees, one row and many, beside onnxruntime.
 bench-trees: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.trees

@@ -65,7 +65,8 @@ def measure(request: Request) -> dict[str, Any]:
         made = library(program, compiler, request.path.stem)
         executor = stack.enter_context(closing(Executor(program, compiler, cores=cores)))
         module = _module(wheel(made, ""), module_name(made), scratch)
-        native = ctypes.CDLL(str(scratch / module.__name__ / "model.so"))
+        (scratch / "model.so").write_bytes(made.shared)
+        native = ctypes.CDLL(str(scratch / "model.so"))
         handles = [_created(native, request.threads, flags) for flags in (MAPPED, COPIED)]
         wheel_session = stack.enter_context(closing(module.InferenceSession(request.threads)))
         operator = _session(made, scratch, request.threads)

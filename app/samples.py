@@ -143,13 +143,26 @@ _MOBILENET_V2 = (
 )
 
 
-def _mobilenetv2() -> bytes:
+def _scaled(channels: int, scale: float) -> int:
+    """The nearest multiple of 8 of scaled channels, and at least 0.9 of them."""
+    found = max(8, int(channels * scale + 4) // 8 * 8)
+    return found + 8 if found < 0.9 * channels * scale else found
+
+
+def mobilenetv2(scale: float = 1.0, size: int = 224) -> bytes:
+    """MobileNetV2 with random weights; a scale of at most 1 makes all channels fewer but the last 1,280.
+
+    Args:
+        scale: of channels, the width multiplier.
+        size: of the image.
+    """
     net = _Network()
     low, high = net.constant(0.0), net.constant(6.0)
-    image = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 3, 224, 224]))
-    x = net.add("Clip", net.conv(image, 3, 32, r=3, stride=2), low, high)
-    channels = 32
-    for expansion, width, repeats, first_stride in _MOBILENET_V2:
+    image = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 3, size, size]))
+    channels = _scaled(32, scale)
+    x = net.add("Clip", net.conv(image, 3, channels, r=3, stride=2), low, high)
+    for expansion, wide, repeats, first_stride in _MOBILENET_V2:
+        width = _scaled(wide, scale)
         for index in range(repeats):
             stride = first_stride if index == 0 else 1
             inner = channels * expansion
@@ -175,7 +188,7 @@ def _mobilenetv2() -> bytes:
 
 SAMPLES: Mapping[str, Callable[[], bytes]] = {
     **{name: _zoo(name) for name in _ZOO},
-    "mobilenetv2": _mobilenetv2,
+    "mobilenetv2": mobilenetv2,
 }
 
 

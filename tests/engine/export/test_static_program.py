@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app import samples
 from app.engine.core.program import Program
 from app.engine.export.static_program import StaticProgram, identifier, static_archive, static_program
 from app.engine.runtime.cpu.executor import Executor
@@ -24,7 +25,6 @@ from app.kernels.library.elf import LinkError, RelocatableObject
 from app.kernels.library.joining import joined
 from app.kernels.library.object_file import MEMORY_FUNCTIONS, Emitter
 from app.kernels.library.stack_depth import StackUse, deepest, stack_use
-from tests.engine.export.small_network import mobilenet_v2
 from tests.engine.export.test_library import NET, drawn, planned, planned_of
 
 pytestmark = pytest.mark.skipif(ARCHITECTURE != "x86_64", reason="libraries are made on x86-64")
@@ -149,7 +149,7 @@ def test_a_binary_without_a_c_library_gives_the_executors_bytes(
 @needs_linker
 def test_a_small_network_fits_the_memory_that_is_told(compiler: Compiler, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
-    path.write_bytes(mobilenet_v2().SerializeToString())
+    path.write_bytes(samples.mobilenetv2(0.35, 144))
     made = check(planned_of(path), compiler, tmp_path, "MobileNetV2 0.35")
     assert made.name == "mobilenetv2_0_35"
 

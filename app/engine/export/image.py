@@ -31,8 +31,10 @@ from app.engine.runtime.cpu.memory import ALIGNMENT
 from app.engine.runtime.cpu.rows import flattened
 from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
+from app.kernels.cpu.runtime.compiler import source_hash
 from app.kernels.cpu.runtime.driver import JUMP
 from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.cpu.runtime.processor import Processor, compiled_for
 from app.kernels.library.kernel_objects import symbol_of
 from app.kernels.library.processor_features import required
 
@@ -265,6 +267,28 @@ def described(value: ir.Value) -> dict[str, object]:
         "name": value.name,
         "dtype": onnx_type(value).name.lower(),
         "shape": list(graph.static_shape(value)),
+    }
+
+
+def description(found: Image, name: str, processor: Processor) -> dict[str, object]:
+    """Facts of a program that leaves, as JSON; `name` is the model's."""
+    program = found.program
+    compilation, target = program.compilation, program.compilation.target
+    return {
+        "name": name,
+        "inputs": [described(v) for v, _ in found.inputs],
+        "outputs": [described(v) for v, _ in found.outputs],
+        "threads": compilation.options.threads,
+        "target": target.name,
+        "processor": processor.name if processor == compiled_for() else target.name,
+        "architecture": processor.architecture,
+        "features": processor.features,
+        "kernels": source_hash(processor),
+        "bytes": {
+            "arena": program.arena_bytes,
+            "inputs and outputs": found.buffer_bytes,
+            "weights": found.weights.size,
+        },
     }
 
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.engine.core.program import Program
-from app.engine.export.image import WEIGHTS_SYMBOL, Image, assembly, described, image
+from app.engine.export.image import WEIGHTS_SYMBOL, Image, assembly, description, image
 from app.engine.export.processors import processor_of
 from app.engine.types.errors import ExportError
-from app.kernels.cpu.runtime.compiler import Compiler, source_hash
-from app.kernels.cpu.runtime.processor import Processor, compiled_for
+from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.library.elf import LinkError, data_object
 from app.kernels.library.joining import joined
 from app.kernels.library.kernel_objects import kernel_objects
@@ -52,7 +51,7 @@ def library(program: Program, compiler: Compiler, name: str) -> Library:
     """
     processor = processor_of(program.compilation.target)
     found = image(program)
-    told = _metadata(found, name, processor)
+    told = description(found, name, processor)
     told["domain"] = f"stowplan.{_digest(found, told)}"
     try:
         objects = kernel_objects(found.symbols, compiler, processor)
@@ -73,24 +72,3 @@ def _digest(found: Image, told: Mapping[str, object]) -> str:
     for part in found.weights.parts:
         digest.update(part)
     return digest.hexdigest()[:16]
-
-
-def _metadata(found: Image, name: str, processor: Processor) -> dict[str, object]:
-    program = found.program
-    compilation, target = program.compilation, program.compilation.target
-    return {
-        "name": name,
-        "inputs": [described(v) for v, _ in found.inputs],
-        "outputs": [described(v) for v, _ in found.outputs],
-        "threads": compilation.options.threads,
-        "target": target.name,
-        "processor": processor.name if processor == compiled_for() else target.name,
-        "architecture": processor.architecture,
-        "features": processor.features,
-        "kernels": source_hash(processor),
-        "bytes": {
-            "arena": program.arena_bytes,
-            "inputs and outputs": found.buffer_bytes,
-            "weights": found.weights.size,
-        },
-    }

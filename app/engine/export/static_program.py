@@ -20,6 +20,7 @@ from app.engine.export.image import (
     Place,
     Row,
     described,
+    description,
     image,
     onnx_type,
 )
@@ -181,19 +182,11 @@ def static_program(program: Program, compiler: Compiler, title: str) -> StaticPr
     except LinkError as cause:
         raise ExportError(f"the program cannot be linked: {cause}") from cause
     obj = RelocatableObject(code)
-    needs = [obj.symbols[i].name for i in obj.imports]
     parts = dict.fromkeys((*FLASH, *RAM), 0)
     parts |= {s.name.removeprefix(SECTION): s.size for s in obj.sections.values()}
-    told = {
-        "name": title,
+    told = description(found, title, processor) | {
         "identifier": name,
-        "inputs": [described(v) for v, _ in found.inputs],
-        "outputs": [described(v) for v, _ in found.outputs],
-        "target": program.compilation.target.name,
-        "processor": program.compilation.target.name,
-        "architecture": processor.architecture,
-        "features": processor.features,
-        "needs": needs,
+        "needs": [obj.symbols[i].name for i in obj.imports],
         "bytes": {
             **parts,
             "flash": sum(parts[part] for part in FLASH),
@@ -313,8 +306,8 @@ def _header(found: Image, name: str, sizes: Mapping[int, int], told: Mapping[str
         if size
     ]
     return _HEADER.format(
-        title=str(told["name"]).replace("*/", "* /"),
-        processor=told["processor"],
+        title=_comment(str(told["name"])),
+        processor=_comment(str(told["processor"])),
         features=" ".join(f[1:] for f in str(told["features"]).split(",") if f.startswith("+")),
         name=name,
         upper=upper,
@@ -337,12 +330,17 @@ def _value(value: ir.Value, place: Place, macro: str, name: str, is_output: bool
     kind = _C_TYPES[onnx_type(value).value]
     constant = "const " if is_output else ""
     told = described(value)
-    about = f"{told['dtype']}{told['shape']} {told['name']}".replace("*/", "* /")
+    about = _comment(f"{told['dtype']}{told['shape']} {told['name']}")
     return [
         f"/* {about} */",
         f"#define {macro} (({constant}{kind} *)({name}_{_ARRAYS[place.space]} + {place.offset}))",
         f"#define {macro}_LENGTH {graph.elements(value)}",
     ]
+
+
+def _comment(text: str) -> str:
+    """A text on one line that ends no comment of C and begins none."""
+    return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
 
 
 def _example(name: str) -> str:

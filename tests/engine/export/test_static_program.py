@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,14 @@ def test_several_threads_are_refused(compiler: Compiler, tmp_path: Path) -> None
 )
 def test_names_are_identifiers_of_c(title: str, name: str) -> None:
     assert identifier(title) == name
+
+
+def test_names_end_no_comment_of_the_header(compiler: Compiler, tmp_path: Path) -> None:
+    title = "a */ int x; /*\nnet"
+    target = replace(find("cpu-avx2"), name="board */ int y; /*")
+    header = static_program(planned(NET, tmp_path, target=target), compiler, title).header
+    text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
+    assert not re.search(r"\bint [xy]\b|\*/|/\*", text)
 
 
 @needs_linker

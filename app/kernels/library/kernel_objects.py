@@ -16,7 +16,7 @@ from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.compiler import Compiler, source_hash
 from app.kernels.cpu.runtime.parallel import PRELUDE, Request, helped, started, tuples
 from app.kernels.cpu.runtime.processor import ARCHITECTURE, STAND_IN, Processor, compiled_for
-from app.kernels.library.elf import GLOBAL, LinkError, RelocatableObject
+from app.kernels.library.elf import FUNCTION, GLOBAL, LinkError, RelocatableObject
 from app.kernels.library.object_file import ERROR_PATH, MEMORY_FUNCTIONS, RUNTIMES, Emitter
 from app.kernels.library.stack_depth import StackUse
 
@@ -59,12 +59,15 @@ def static_objects(
     kept = _Kept(compiler.cache, processor, with_stack=True)
     found = kept.filled({symbol_of(r): r for r in requests}, (), compiler)
     objects = list(found.values())
+    stacks = {symbol: kept.stack(symbol) for symbol in found}
     called = {name for each in objects for name in _called(each)}
-    for text in (ERROR_PATH, MEMORY_FUNCTIONS):
-        further = kept.assembled(text)
-        if called & _defined(further):
+    for path in (ERROR_PATH, MEMORY_FUNCTIONS):
+        further = kept.assembled(path)
+        functions = _functions(further)
+        if called & functions:
             objects.append(further)
-    return objects, {symbol: kept.stack(symbol) for symbol in found}
+            stacks |= {name: kept.stack_of_assembly(path, name) for name in functions}
+    return objects, stacks
 
 
 class _Kept:
@@ -95,7 +98,12 @@ class _Kept:
                 _ordered(missing, compiler, self)
         return self.with_shared([*wanted, *further])
 
+    def stack_of_assembly(self, path: Path, symbol: str) -> StackUse:
+        """Stack of a function of a file of LLVM assembly."""
+        return self._emitter.stack_of_assembly(path.read_text(encoding="utf-8"), symbol)
+
     def stack(self, symbol: str) -> StackUse:
+        """Stack of a kernel or shared function."""
         return StackUse(*json.loads(self._path(symbol).with_suffix(".stack").read_bytes()))
 
     def make(self, requests: Iterable[Request], compiler: Compiler) -> None:
@@ -152,10 +160,11 @@ def _called(content: bytes) -> list[str]:
     return [obj.symbols[i].name for i in obj.imports]
 
 
-def _defined(content: bytes) -> set[str]:
-    """Names of functions that an object defines for others."""
-    obj = RelocatableObject(content)
-    return {s.name for s in obj.symbols if s.section and s.info >> 4 == GLOBAL}
+def _functions(content: bytes) -> set[str]:
+    """Names of the functions that an object defines for others."""
+    return {
+        s.name for s in RelocatableObject(content).symbols if s.section and s.info == GLOBAL << 4 | FUNCTION
+    }
 
 
 def _ordered(requests: list[Request], compiler: Compiler, kept: _Kept) -> None:

@@ -4,7 +4,9 @@ Every model and thread count has a process of its own, in which all take turns o
 `executor` and the library run on memory that holds the inputs already, its weights `mapped` or `copied`;
 `wheel`, `service`, `operator` (the library in a session of onnxruntime) and `onnxruntime` (on the original)
 are whole calls from Python with arrays in and out. Milliseconds are the tenth percentile over the rounds, the
-three ratios medians of round by round. `bytes` says whether every output of the library and of the operator
+three ratios medians of round by round. `create` is what loading the library and making an instance takes in
+a new process, weights mapped; `first` what importing the module and the first result take there, beyond
+numpy's import: medians in milliseconds. `bytes` says whether every output of the library and of the operator
 has the executor's bytes.
 """
 
@@ -12,6 +14,9 @@ import argparse
 import ctypes
 import importlib.util
 import io
+import statistics
+import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
@@ -45,6 +50,27 @@ from benchmarks.peers import onnxruntime_peer
 from benchmarks.row import Request, recorded_inputs
 
 COLUMNS = ("executor", "mapped", "copied", "service", "wheel", "operator", "onnxruntime")
+STARTS = 5  # processes of which `create` and `first` are the medians
+_CREATE = """
+import ctypes, sys, time
+path, threads, _ = sys.argv[1:]
+start = time.perf_counter()
+handle = ctypes.c_void_p()
+status = ctypes.CDLL(path).stowplan_create(ctypes.byref(handle), int(threads), 0)
+print(time.perf_counter() - start)
+sys.exit(status)
+"""
+_FIRST = """
+import importlib, pathlib, sys, time
+import numpy as np
+path, threads, given = sys.argv[1:]
+inputs = dict(np.load(given))
+sys.path.insert(0, str(pathlib.Path(path).parent))
+start = time.perf_counter()
+module = importlib.import_module(pathlib.Path(path).name)
+module.InferenceSession(int(threads)).run(None, inputs)
+print(time.perf_counter() - start)
+"""
 RATIOS = ("library / executor", "onnxruntime / wheel", "onnxruntime / operator")
 MAPPED, COPIED = 0, 1
 
@@ -88,6 +114,10 @@ def measure(request: Request) -> dict[str, Any]:
         samples = in_turn(works, request.seconds, before=keep)
         for handle in handles:
             native.stowplan_destroy(handle)
+        np.savez(scratch / "given.npz", **fed)
+        numbers = (str(request.threads), str(scratch / "given.npz"))
+        create = _seconds(_CREATE, str(scratch / "model.so"), *numbers)
+        first = _seconds(_FIRST, str(scratch / module.__name__), *numbers)
     best = np.percentile(samples, 10, axis=0) * 1e3
     against = ratios(samples, 0)
     return {
@@ -95,9 +125,18 @@ def measure(request: Request) -> dict[str, Any]:
         "library / executor": float(min(against[1], against[2])),
         "onnxruntime / wheel": _ratio(samples, "onnxruntime", "wheel"),
         "onnxruntime / operator": _ratio(samples, "onnxruntime", "operator"),
+        "create": create * 1e3,
+        "first": first * 1e3,
         "bytes": all(equal),
         "size": len(made.shared),
     }
+
+
+def _seconds(program: str, *arguments: str) -> float:
+    """Median of what a program prints, each time in a new process."""
+    command = [sys.executable, "-c", program, *arguments]
+    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(STARTS)]
+    return statistics.median(map(float, told))
 
 
 def _ratio(samples: np.ndarray[Any, Any], a: str, b: str) -> float:
@@ -159,7 +198,7 @@ def main(line: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="per model, thread count and column")
     parser.add_argument("--kernels", type=Path, default=Settings().data / "kernels")
     arguments = parser.parse_args(line)
-    table = Table("model", "threads", *COLUMNS, *RATIOS, "bytes")
+    table = Table("model", "threads", *COLUMNS, *RATIOS, "create", "first", "bytes")
     console = Console(width=170)
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.names:
@@ -175,6 +214,7 @@ def main(line: Sequence[str] | None = None) -> None:
                     continue
                 times = [f"{row['milliseconds'][column]:.3f}" for column in COLUMNS]
                 told = [f"{row[ratio]:.3f}" for ratio in RATIOS]
+                told += [f"{row[column]:.1f}" for column in ("create", "first")]
                 table.add_row(name, str(threads), *times, *told, "equal" if row["bytes"] else "DIFFERENT")
     console.print(table)
 

@@ -28,7 +28,7 @@ class _Exported:
 
     @cached_property
     def library(self) -> Library:
-        """What several kinds are made of."""
+        """The library that several kinds are made of."""
         return library(self.program, self.compiler, self.name)
 
 

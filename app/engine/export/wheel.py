@@ -26,7 +26,7 @@ PROCESSORS = "processors.json"  # the description of a wheel, beside its module
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """What a wheel has for one processor.
+    """Files of a wheel for one processor.
 
     Attributes:
         folder: name of the processor.

@@ -49,7 +49,7 @@ def varied(case: Mapping[str, Array], number: int) -> dict[str, Array]:
 
 
 def check(path: Path, target: str) -> str:
-    """What the libraries of a model are, in words.
+    """Description of the libraries of a model.
 
     Raises:
         AssertionError: a byte differs.

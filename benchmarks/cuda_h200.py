@@ -4,8 +4,8 @@
     python -m benchmarks.cuda_h200 --compile-only --kernels FOLDER     on a machine without a GPU
     python -m benchmarks.cuda_h200 --trust --kernels FOLDER            with what that one compiled
 
-It has never been run on a GPU yet; the tests run it on a driver that is made up. One call ends within ten
-minutes: what does not fit any more is named as left out. Versions come first, because a driver, a toolkit or
+Figures of an H200: docs/cuda-programs.md; the tests run it on a driver that is made up. One call ends within
+ten minutes: what does not fit any more is named as left out. Versions come first, because a driver, a toolkit or
 a numba that is newer or older than the pinned one is what fails most often. Kernels are compiled by a process
 per core before they are needed. What fails is a line of the table, and the rest goes on: rows are measured by
 a process of their own. One that loses the device (an illegal address) or hangs is followed by another, which

@@ -4,14 +4,15 @@
     python -m benchmarks.cuda_h200 --compile-only --kernels FOLDER     on a machine without a GPU
     python -m benchmarks.cuda_h200 --trust --kernels FOLDER            with what that one compiled
 
-Figures of an H200: docs/cuda-programs.md; the tests run it on a driver that is made up. One call ends within
-ten minutes: what does not fit any more is named as left out. Versions come first, because a driver, a toolkit or
-a numba that is newer or older than the pinned one is what fails most often. Kernels are compiled by a process
-per core before they are needed. What fails is a line of the table, and the rest goes on: rows are measured by
-a process of their own. One that loses the device (an illegal address) or hangs is followed by another, which
-runs the row once more and waits after each launch to name the kernel, then by one for the rows that are left.
-The JSON is written after every row. Peers are torch eager (cuBLAS, cuDNN), compiled, and compiled with CUDA
-graphs for whole models, where torch is importable; both of its tf32 switches are off for float32.
+Figures of an H200: docs/cuda-programs.md; the tests run it on a driver that is made up. One call ends
+within ten minutes: what does not fit any more is named as left out. Versions come first, because a driver,
+a toolkit or a numba that is newer or older than the pinned one is what fails most often. Kernels are
+compiled by a process per core before they are needed. What fails is a line of the table, and the rest goes
+on: rows are measured by a process of their own. One that loses the device (an illegal address) or hangs is
+followed by another, which runs the row once more and waits after each launch to name the kernel, then by
+one for the rows that are left. The JSON is written after every row. Peers are torch eager (cuBLAS, cuDNN),
+compiled, and compiled with CUDA graphs for whole models, where torch is importable; both of its tf32
+switches are off for float32.
 
 Times are medians on the device's own clock, of work that was sent before the device began it: those of steps
 within one graph, those of whole models and of torch, which launches to the same stream, between calls that

@@ -43,7 +43,7 @@ def processor_of(target: Target) -> Processor:
             pointer=_POINTER,
         )
     if "neon" in target.isa:
-        return NEON
+        return NEON._replace(features=NEON.features + ",+dotprod" * ("asimddp" in target.isa))
     missing = sorted(REQUIRED - set(target.isa))
     if missing:
         raise TargetError(

@@ -24,7 +24,7 @@ Precision = Literal["f32", "tf32", "bf16", "fp16", "int8"]
 
 DEVICES: tuple[Device, ...] = ("cpu", "cuda", "model")
 PRECISIONS: tuple[Precision, ...] = ("f32", "tf32", "bf16", "fp16", "int8")
-# Flags of /proc/cpuinfo that decide which kernels may run.
+# Flags of /proc/cpuinfo (x86-64; 64-bit ARM) that decide which kernels may run.
 ISA_FEATURES = (
     "avx2",
     "fma",
@@ -37,6 +37,7 @@ ISA_FEATURES = (
     "amx_tile",
     "amx_bf16",
     "amx_int8",
+    "asimddp",
 )
 
 
@@ -141,7 +142,7 @@ def _cache_sizes(root: Path) -> tuple[int, ...]:
 _PRECISIONS: tuple[tuple[Precision, frozenset[str]], ...] = (
     ("f32", frozenset()),
     ("bf16", frozenset({"avx512_bf16"})),
-    ("int8", frozenset({"avx512_vnni", "avx_vnni"})),
+    ("int8", frozenset({"avx512_vnni", "avx_vnni", "asimddp"})),
 )
 
 
@@ -255,6 +256,17 @@ PRESETS: tuple[Target, ...] = (
         caches=(32 * 1024, 1024 * 1024),
         memories=(Memory("dram", 4 * 2**30, bandwidth=5e9),),
         flops=12e9,
+    ),
+    # One with cores like Cortex-A76 at 2.4 GHz: two such a cycle, and sums of four products of bytes.
+    Target(
+        "cpu-neon-dotprod",
+        isa=("neon", "asimddp"),
+        vector_lanes=4,
+        cores=4,
+        caches=(64 * 1024, 512 * 1024, 2 * 1024 * 1024),
+        memories=(Memory("dram", 8 * 2**30, bandwidth=10e9),),
+        precisions=("f32", "int8"),
+        flops=38.4e9,
     ),
     Target(
         "cuda-sm90",

@@ -15,6 +15,7 @@ IMPORTS: Mapping[str, tuple[str, str]] = {
         ),
         (LIBC, BASE),
     ),
+    "getauxval": (LIBC, "GLIBC_2.16"),
     "sched_getaffinity": (LIBC, "GLIBC_2.3.4"),
     "sched_getcpu": (LIBC, "GLIBC_2.6"),
     **dict.fromkeys(

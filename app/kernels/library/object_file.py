@@ -40,6 +40,7 @@ API = (
 _TRANSLATED: Mapping[str, str] = {
     "call void @llvm.x86.sse2.pause()": "call void @llvm.aarch64.hint(i32 1)",
     "declare void @llvm.x86.sse2.pause()": "declare void @llvm.aarch64.hint(i32)",
+    "@llvm.x86.avx2.vpdpbssd.128(": "@llvm.aarch64.neon.sdot.v4i32.v16i8(",
     "@llvm.readcyclecounter()": "@llvm.readsteadycounter()",  # the counter of cycles is the system's alone
 }
 # The call by address in numba's error path, which makes the arguments of an exception; kernels have no other.

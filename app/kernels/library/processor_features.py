@@ -1,7 +1,7 @@
-"""The bits of CPUID that stand for LLVM's names of x86-64 instruction sets.
+"""The bits of CPUID, and of AT_HWCAP on 64-bit ARM, that stand for LLVM's names of instruction sets.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, CPUID; AMD64 Architecture
-Programmer's Manual, volume 3, appendix E.
+Programmer's Manual, volume 3, appendix E; Linux, Documentation/arch/arm64/elf_hwcaps.rst.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import NamedTuple
 EAX, EBX, ECX, EDX = range(4)
 XCR0_AVX, XCR0_AVX512, XCR0_AMX = 0x6, 0xE6, 0x60000
 EXTENDED = 0x80000001
+HWCAP_ASIMDDP = 1 << 20
 
 
 class Bit(NamedTuple):
@@ -68,13 +69,15 @@ BITS: Mapping[str, Bit] = {
 
 
 def required(features: str) -> tuple[tuple[Bit, ...], int]:
-    """Bits that must be set for code with these features, and the bits of XCR0.
+    """Bits that must be set for code with these features, and the bits of XCR0; of AT_HWCAP on ARM.
 
     Args:
         features: as LLVM takes them, `+avx2,-avx512f,...`; those that are no instructions which LLVM
             chooses by itself are left out.
     """
     on = {name[1:] for name in features.split(",") if name.startswith("+")}
+    if "neon" in on:
+        return (), HWCAP_ASIMDDP * ("dotprod" in on)
     bits = tuple(bit for name, bit in BITS.items() if name in on)
     state = XCR0_AVX if "avx" in on else 0
     state |= XCR0_AVX512 if "avx512f" in on else 0

@@ -16,7 +16,7 @@ struct feature {
 
 struct program {
     int64_t threads, arena_bytes, buffer_bytes, weight_bytes;
-    int64_t rows, arguments, inputs, outputs, features, state; /* state: bits of XCR0 that the system must save */
+    int64_t rows, arguments, inputs, outputs, features, state; /* state: bits that XCR0, or AT_HWCAP on ARM, must have */
     const int64_t *row;           /* 5 numbers each: kernel, arity, units, first argument, shared; or a jump of the driver */
     const struct place *argument;
     void *const *kernel;          /* by the first number of a row */

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -70,7 +71,11 @@ static int processor_fits(void) {
     return 1;
 }
 #else
-static int processor_fits(void) { return 1; } /* the instructions that every processor of the architecture has */
+/* Instructions that not every processor of the architecture has are bits of AT_HWCAP: getauxval(3). */
+static int processor_fits(void) {
+    uint64_t needed = (uint64_t)stowplan_program.state;
+    return (getauxval(AT_HWCAP) & needed) == needed;
+}
 #endif
 
 API stowplan_status stowplan_check(void) { return processor_fits() ? STOWPLAN_OK : STOWPLAN_WRONG_CPU; }

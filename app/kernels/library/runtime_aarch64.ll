@@ -48,40 +48,45 @@ target triple = "aarch64-unknown-linux-gnu"
 @.str.18 = private unnamed_addr constant [5 x i8] c"%lld\00", align 1
 @reltable.stowplan_message = private unnamed_addr constant [8 x i32] [i32 trunc (i64 sub (i64 ptrtoint (ptr @.str to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.1 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.2 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.3 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.4 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.5 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.6 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32), i32 trunc (i64 sub (i64 ptrtoint (ptr @.str.7 to i64), i64 ptrtoint (ptr @reltable.stowplan_message to i64)) to i32)], align 4
 
-; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
+; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_check() local_unnamed_addr #0 {
-  ret i32 0
+  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 9), align 8, !tbaa !4
+  %2 = tail call i64 @getauxval(i64 noundef 16) #15
+  %3 = and i64 %2, %1
+  %4 = icmp eq i64 %3, %1
+  %5 = select i1 %4, i32 0, i32 3
+  ret i32 %5
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #1 {
+define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   %2 = icmp eq ptr %0, null
   br i1 %2, label %62, label %3
 
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 7
-  %5 = load ptr, ptr %4, align 8, !tbaa !4
+  %5 = load ptr, ptr %4, align 8, !tbaa !10
   %6 = icmp eq ptr %5, null
   br i1 %6, label %33, label %7
 
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
-  %9 = load i32, ptr %8, align 8, !tbaa !12
+  %9 = load i32, ptr %8, align 8, !tbaa !14
   %10 = tail call i32 @getpid() #15
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %33
 
 12:                                               ; preds = %7
-  %13 = load ptr, ptr %4, align 8, !tbaa !4
+  %13 = load ptr, ptr %4, align 8, !tbaa !10
   %14 = getelementptr inbounds i64, ptr %13, i64 33
   store atomic i64 1, ptr %14 seq_cst, align 8
   %15 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
-  %16 = load i32, ptr %15, align 4, !tbaa !13
+  %16 = load i32, ptr %15, align 4, !tbaa !15
   %17 = icmp eq i32 %16, 0
   br i1 %17, label %22, label %18
 
 18:                                               ; preds = %12
-  %19 = load ptr, ptr %4, align 8, !tbaa !4
+  %19 = load ptr, ptr %4, align 8, !tbaa !10
   %20 = add nsw i32 %16, 1
   %21 = sext i32 %20 to i64
   tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #15
@@ -92,44 +97,44 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #1 {
 
 23:                                               ; preds = %22, %28
   %24 = phi i64 [ %32, %28 ], [ 1, %22 ]
-  %25 = load i32, ptr %15, align 4, !tbaa !13
+  %25 = load i32, ptr %15, align 4, !tbaa !15
   %26 = sext i32 %25 to i64
   %27 = icmp sgt i64 %24, %26
   br i1 %27, label %33, label %28
 
 28:                                               ; preds = %23
   %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
-  %30 = load i64, ptr %29, align 8, !tbaa !14
+  %30 = load i64, ptr %29, align 8, !tbaa !16
   %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #15
   %32 = add nuw nsw i64 %24, 1
-  br label %23, !llvm.loop !15
+  br label %23, !llvm.loop !17
 
 33:                                               ; preds = %23, %7, %3
   %34 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 2
-  %35 = load ptr, ptr %34, align 8, !tbaa !17
+  %35 = load ptr, ptr %34, align 8, !tbaa !19
   %36 = icmp eq ptr %35, null
   br i1 %36, label %53, label %37
 
 37:                                               ; preds = %33
   %38 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
-  %39 = load i32, ptr %38, align 4, !tbaa !18
+  %39 = load i32, ptr %38, align 4, !tbaa !20
   %40 = and i32 %39, 1
   %41 = icmp eq i32 %40, 0
   br i1 %41, label %53, label %42
 
 42:                                               ; preds = %37
   %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
-  %44 = load i32, ptr @weights_users, align 4, !tbaa !19
+  %44 = load i32, ptr @weights_users, align 4, !tbaa !21
   %45 = add nsw i32 %44, -1
-  store i32 %45, ptr @weights_users, align 4, !tbaa !19
+  store i32 %45, ptr @weights_users, align 4, !tbaa !21
   %46 = icmp eq i32 %45, 0
   br i1 %46, label %47, label %51
 
 47:                                               ; preds = %42
-  %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !17
-  %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !14
+  %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !19
+  %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !16
   %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #15
-  store ptr null, ptr @weights_copy, align 8, !tbaa !17
+  store ptr null, ptr @weights_copy, align 8, !tbaa !19
   br label %51
 
 51:                                               ; preds = %42, %47
@@ -138,13 +143,13 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #1 {
 
 53:                                               ; preds = %51, %37, %33
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 13
-  %55 = load ptr, ptr %54, align 8, !tbaa !20
+  %55 = load ptr, ptr %54, align 8, !tbaa !22
   %56 = icmp eq ptr %55, null
   br i1 %56, label %61, label %57
 
 57:                                               ; preds = %53
   %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
-  %59 = load i64, ptr %58, align 8, !tbaa !21
+  %59 = load i64, ptr %58, align 8, !tbaa !23
   %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #15
   br label %61
 
@@ -157,396 +162,401 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #1 {
 }
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @getpid() local_unnamed_addr #2
+declare i32 @getpid() local_unnamed_addr #1
 
 ; Function Attrs: minsize optsize
-declare void @stowplan_wake(ptr noundef, i64 noundef) local_unnamed_addr #3
+declare void @stowplan_wake(ptr noundef, i64 noundef) local_unnamed_addr #2
 
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
-declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #4
+declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #3
 
 ; Function Attrs: minsize optsize
-declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #3
+declare i32 @pthread_join(i64 noundef, ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite)
-declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #4
+declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @munmap(ptr noundef, i64 noundef) local_unnamed_addr #2
+declare i32 @munmap(ptr noundef, i64 noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite)
-declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #5
+declare void @free(ptr allocptr nocapture noundef) local_unnamed_addr #4
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #1 {
+define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 noundef %2) local_unnamed_addr #0 {
   %4 = icmp eq ptr %0, null
-  br i1 %4, label %243, label %5
+  br i1 %4, label %246, label %5
 
 5:                                                ; preds = %3
-  store ptr null, ptr %0, align 8, !tbaa !17
+  store ptr null, ptr %0, align 8, !tbaa !19
   %6 = icmp ugt i32 %2, 3
   %7 = icmp slt i32 %1, 0
   %8 = or i1 %7, %6
-  br i1 %8, label %243, label %9
+  br i1 %8, label %246, label %9
 
 9:                                                ; preds = %5
-  %10 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #16
-  %11 = icmp eq ptr %10, null
-  br i1 %11, label %243, label %12
+  %10 = tail call i32 @stowplan_check() #16
+  %11 = icmp eq i32 %10, 0
+  br i1 %11, label %12, label %246
 
 12:                                               ; preds = %9
-  %13 = icmp ne i32 %1, 0
-  %14 = zext i32 %1 to i64
-  %15 = load i64, ptr @stowplan_program, align 8
-  %16 = icmp sgt i64 %15, %14
-  %17 = select i1 %13, i1 %16, i1 false
-  %18 = trunc i64 %15 to i32
-  %19 = select i1 %17, i32 %1, i32 %18
-  store i32 %19, ptr %10, align 8, !tbaa !22
-  %20 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 1
-  store i32 %2, ptr %20, align 4, !tbaa !18
-  %21 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 3
-  store i32 -1, ptr %21, align 4, !tbaa !23
-  %22 = tail call i32 @getpid() #15
-  %23 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 6
-  store i32 %22, ptr %23, align 8, !tbaa !12
-  %24 = sext i32 %19 to i64
-  %25 = mul nsw i64 %24, 384
-  %26 = add nsw i64 %25, 384
-  %27 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !24
-  %28 = mul i64 %27, 40
-  %29 = add i64 %28, 63
-  %30 = and i64 %29, -64
-  %31 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 5), align 8, !tbaa !26
-  %32 = shl i64 %31, 3
-  %33 = add i64 %32, 71
-  %34 = and i64 %33, -64
-  %35 = shl i64 %27, 3
+  %13 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #17
+  %14 = icmp eq ptr %13, null
+  br i1 %14, label %246, label %15
+
+15:                                               ; preds = %12
+  %16 = icmp ne i32 %1, 0
+  %17 = zext i32 %1 to i64
+  %18 = load i64, ptr @stowplan_program, align 8
+  %19 = icmp sgt i64 %18, %17
+  %20 = select i1 %16, i1 %19, i1 false
+  %21 = trunc i64 %18 to i32
+  %22 = select i1 %20, i32 %1, i32 %21
+  store i32 %22, ptr %13, align 8, !tbaa !24
+  %23 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 1
+  store i32 %2, ptr %23, align 4, !tbaa !20
+  %24 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 3
+  store i32 -1, ptr %24, align 4, !tbaa !25
+  %25 = tail call i32 @getpid() #15
+  %26 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 6
+  store i32 %25, ptr %26, align 8, !tbaa !14
+  %27 = sext i32 %22 to i64
+  %28 = mul nsw i64 %27, 384
+  %29 = add nsw i64 %28, 384
+  %30 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 4), align 8, !tbaa !26
+  %31 = mul i64 %30, 40
+  %32 = add i64 %31, 63
+  %33 = and i64 %32, -64
+  %34 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 5), align 8, !tbaa !27
+  %35 = shl i64 %34, 3
   %36 = add i64 %35, 71
   %37 = and i64 %36, -64
-  %38 = load <2 x i64>, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 1), align 8, !tbaa !14
-  %39 = add <2 x i64> %38, <i64 63, i64 63>
-  %40 = and <2 x i64> %39, <i64 -64, i64 -64>
-  %41 = add <2 x i64> %40, <i64 4096, i64 4096>
-  %42 = add i64 %30, %26
-  %43 = add i64 %42, %37
-  %44 = add i64 %43, %34
-  %45 = extractelement <2 x i64> %41, i64 0
-  %46 = add i64 %44, %45
-  %47 = extractelement <2 x i64> %41, i64 1
-  %48 = add i64 %46, %47
-  %49 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 13
-  %50 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 14
-  %51 = tail call fastcc ptr @map_pages(i64 noundef %48, ptr noundef nonnull %49, ptr noundef nonnull %50) #17
-  %52 = icmp eq ptr %51, null
-  br i1 %52, label %53, label %55
+  %38 = shl i64 %30, 3
+  %39 = add i64 %38, 71
+  %40 = and i64 %39, -64
+  %41 = load <2 x i64>, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 1), align 8, !tbaa !16
+  %42 = add <2 x i64> %41, <i64 63, i64 63>
+  %43 = and <2 x i64> %42, <i64 -64, i64 -64>
+  %44 = add <2 x i64> %43, <i64 4096, i64 4096>
+  %45 = add i64 %33, %29
+  %46 = add i64 %45, %40
+  %47 = add i64 %46, %37
+  %48 = extractelement <2 x i64> %44, i64 0
+  %49 = add i64 %47, %48
+  %50 = extractelement <2 x i64> %44, i64 1
+  %51 = add i64 %49, %50
+  %52 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 13
+  %53 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 14
+  %54 = tail call fastcc ptr @map_pages(i64 noundef %51, ptr noundef nonnull %52, ptr noundef nonnull %53) #16
+  %55 = icmp eq ptr %54, null
+  br i1 %55, label %56, label %58
 
-53:                                               ; preds = %12
-  %54 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 2
-  store ptr null, ptr %54, align 8, !tbaa !17
-  br label %86
+56:                                               ; preds = %15
+  %57 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 2
+  store ptr null, ptr %57, align 8, !tbaa !19
+  br label %89
 
-55:                                               ; preds = %12
-  %56 = and i32 %2, 1
-  %57 = icmp eq i32 %56, 0
-  br i1 %57, label %58, label %60
+58:                                               ; preds = %15
+  %59 = and i32 %2, 1
+  %60 = icmp eq i32 %59, 0
+  br i1 %60, label %61, label %63
 
-58:                                               ; preds = %55
-  %59 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !27
+61:                                               ; preds = %58
+  %62 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !28
+  br label %85
+
+63:                                               ; preds = %58
+  %64 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
+  %65 = load i32, ptr @weights_users, align 4, !tbaa !21
+  %66 = icmp eq i32 %65, 0
+  br i1 %66, label %67, label %76
+
+67:                                               ; preds = %63
+  %68 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !29
+  %69 = tail call fastcc ptr @map_pages(i64 noundef %68, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #16
+  store ptr %69, ptr @weights_copy, align 8, !tbaa !19
+  %70 = icmp eq ptr %69, null
+  br i1 %70, label %82, label %71
+
+71:                                               ; preds = %67
+  %72 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !28
+  tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %69, ptr align 1 %72, i64 %68, i1 false)
+  %73 = load ptr, ptr @weights_mapped, align 8, !tbaa !19
+  %74 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !16
+  %75 = tail call i32 @mprotect(ptr noundef %73, i64 noundef %74, i32 noundef 1) #15
+  br label %76
+
+76:                                               ; preds = %71, %63
+  %77 = load ptr, ptr @weights_copy, align 8, !tbaa !19
+  %78 = icmp eq ptr %77, null
+  br i1 %78, label %82, label %79
+
+79:                                               ; preds = %76
+  %80 = load i32, ptr @weights_users, align 4, !tbaa !21
+  %81 = add nsw i32 %80, 1
+  store i32 %81, ptr @weights_users, align 4, !tbaa !21
   br label %82
 
-60:                                               ; preds = %55
-  %61 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
-  %62 = load i32, ptr @weights_users, align 4, !tbaa !19
-  %63 = icmp eq i32 %62, 0
-  br i1 %63, label %64, label %73
+82:                                               ; preds = %79, %76, %67
+  %83 = phi ptr [ %77, %79 ], [ null, %76 ], [ null, %67 ]
+  %84 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
+  br label %85
 
-64:                                               ; preds = %60
-  %65 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !28
-  %66 = tail call fastcc ptr @map_pages(i64 noundef %65, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #17
-  store ptr %66, ptr @weights_copy, align 8, !tbaa !17
-  %67 = icmp eq ptr %66, null
-  br i1 %67, label %79, label %68
+85:                                               ; preds = %82, %61
+  %86 = phi ptr [ %83, %82 ], [ %62, %61 ]
+  %87 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 2
+  store ptr %86, ptr %87, align 8, !tbaa !19
+  %88 = icmp eq ptr %86, null
+  br i1 %88, label %89, label %90
 
-68:                                               ; preds = %64
-  %69 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !27
-  tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %66, ptr align 1 %69, i64 %65, i1 false)
-  %70 = load ptr, ptr @weights_mapped, align 8, !tbaa !17
-  %71 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !14
-  %72 = tail call i32 @mprotect(ptr noundef %70, i64 noundef %71, i32 noundef 1) #15
-  br label %73
+89:                                               ; preds = %56, %85
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #16
+  br label %246
 
-73:                                               ; preds = %68, %60
-  %74 = load ptr, ptr @weights_copy, align 8, !tbaa !17
-  %75 = icmp eq ptr %74, null
-  br i1 %75, label %79, label %76
+90:                                               ; preds = %85
+  %91 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 1
+  store ptr %54, ptr %91, align 8, !tbaa !19
+  %92 = getelementptr inbounds i8, ptr %54, i64 %48
+  %93 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 3
+  store ptr %92, ptr %93, align 8, !tbaa !19
+  %94 = getelementptr inbounds i8, ptr %92, i64 %50
+  %95 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 7
+  store ptr %94, ptr %95, align 8, !tbaa !10
+  %96 = getelementptr inbounds i8, ptr %94, i64 %29
+  %97 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 8
+  store ptr %96, ptr %97, align 8, !tbaa !30
+  %98 = getelementptr inbounds i8, ptr %96, i64 %33
+  %99 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 9
+  store ptr %98, ptr %99, align 8, !tbaa !31
+  %100 = getelementptr inbounds i8, ptr %98, i64 %37
+  %101 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 10
+  store ptr %100, ptr %101, align 8, !tbaa !32
+  %102 = getelementptr inbounds i8, ptr %54, i64 -4096
+  %103 = extractelement <2 x i64> %43, i64 0
+  %104 = add i64 %103, 8192
+  %105 = add i64 %104, %50
+  tail call void @llvm.memset.p0.i64(ptr nonnull align 1 %102, i8 0, i64 %105, i1 false)
+  %106 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 11), align 8
+  %107 = tail call i64 @llvm.smax.i64(i64 %34, i64 0)
+  br label %108
 
-76:                                               ; preds = %73
-  %77 = load i32, ptr @weights_users, align 4, !tbaa !19
-  %78 = add nsw i32 %77, 1
-  store i32 %78, ptr @weights_users, align 4, !tbaa !19
-  br label %79
+108:                                              ; preds = %115, %90
+  %109 = phi i64 [ 0, %90 ], [ %126, %115 ]
+  %110 = icmp eq i64 %109, %107
+  br i1 %110, label %111, label %115
 
-79:                                               ; preds = %76, %73, %64
-  %80 = phi ptr [ %74, %76 ], [ null, %73 ], [ null, %64 ]
-  %81 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
-  br label %82
+111:                                              ; preds = %108
+  %112 = mul nsw i64 %30, 5
+  %113 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 10), align 8
+  %114 = tail call i64 @llvm.smax.i64(i64 %112, i64 0)
+  br label %127
 
-82:                                               ; preds = %79, %58
-  %83 = phi ptr [ %80, %79 ], [ %59, %58 ]
-  %84 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 2
-  store ptr %83, ptr %84, align 8, !tbaa !17
-  %85 = icmp eq ptr %83, null
-  br i1 %85, label %86, label %87
+115:                                              ; preds = %108
+  %116 = getelementptr inbounds %struct.place, ptr %106, i64 %109
+  %117 = getelementptr inbounds %struct.place, ptr %106, i64 %109, i32 1
+  %118 = load i64, ptr %117, align 8, !tbaa !33
+  %119 = load i64, ptr %116, align 8, !tbaa !35
+  %120 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 12, i64 %119
+  %121 = load ptr, ptr %120, align 8, !tbaa !19
+  %122 = ptrtoint ptr %121 to i64
+  %123 = add nsw i64 %118, %122
+  %124 = load ptr, ptr %99, align 8, !tbaa !31
+  %125 = getelementptr inbounds i64, ptr %124, i64 %109
+  store i64 %123, ptr %125, align 8, !tbaa !16
+  %126 = add nuw i64 %109, 1
+  br label %108, !llvm.loop !36
 
-86:                                               ; preds = %53, %82
-  tail call void @stowplan_destroy(ptr noundef nonnull %10) #17
+127:                                              ; preds = %134, %111
+  %128 = phi i64 [ %139, %134 ], [ 0, %111 ]
+  %129 = icmp eq i64 %128, %114
+  br i1 %129, label %130, label %134
+
+130:                                              ; preds = %127
+  %131 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 12), align 8
+  %132 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 2
+  %133 = tail call i64 @llvm.smax.i64(i64 %30, i64 0)
+  br label %140
+
+134:                                              ; preds = %127
+  %135 = getelementptr inbounds i64, ptr %113, i64 %128
+  %136 = load i64, ptr %135, align 8, !tbaa !16
+  %137 = load ptr, ptr %97, align 8, !tbaa !30
+  %138 = getelementptr inbounds i64, ptr %137, i64 %128
+  store i64 %136, ptr %138, align 8, !tbaa !16
+  %139 = add nuw i64 %128, 1
+  br label %127, !llvm.loop !37
+
+140:                                              ; preds = %170, %130
+  %141 = phi i64 [ %175, %170 ], [ 0, %130 ]
+  %142 = icmp eq i64 %141, %133
+  br i1 %142, label %143, label %148
+
+143:                                              ; preds = %140
+  %144 = load i32, ptr %13, align 8, !tbaa !24
+  %145 = tail call i32 @llvm.smax.i32(i32 %144, i32 0)
+  %146 = zext i32 %145 to i64
+  %147 = load ptr, ptr %95, align 8, !tbaa !10
+  br label %176
+
+148:                                              ; preds = %140
+  %149 = mul nsw i64 %141, 5
+  %150 = add nuw nsw i64 %149, 1
+  %151 = getelementptr inbounds i64, ptr %113, i64 %150
+  %152 = load i64, ptr %151, align 8, !tbaa !16
+  %153 = icmp eq i64 %152, -1
+  br i1 %153, label %162, label %154
+
+154:                                              ; preds = %148
+  %155 = getelementptr inbounds i64, ptr %113, i64 %149
+  %156 = load i64, ptr %155, align 8, !tbaa !16
+  %157 = getelementptr inbounds ptr, ptr %131, i64 %156
+  %158 = load ptr, ptr %157, align 8, !tbaa !19
+  %159 = ptrtoint ptr %158 to i64
+  %160 = load ptr, ptr %97, align 8, !tbaa !30
+  %161 = getelementptr inbounds i64, ptr %160, i64 %149
+  store i64 %159, ptr %161, align 8, !tbaa !16
+  br label %162
+
+162:                                              ; preds = %154, %148
+  %163 = load i32, ptr %13, align 8, !tbaa !24
+  %164 = icmp sgt i32 %163, 1
+  br i1 %164, label %165, label %170
+
+165:                                              ; preds = %162
+  %166 = add nuw nsw i64 %149, 4
+  %167 = getelementptr inbounds i64, ptr %113, i64 %166
+  %168 = load i64, ptr %167, align 8, !tbaa !16
+  %169 = icmp ne i64 %168, 0
+  br label %170
+
+170:                                              ; preds = %165, %162
+  %171 = phi i1 [ false, %162 ], [ %169, %165 ]
+  %172 = zext i1 %171 to i32
+  %173 = load i32, ptr %132, align 8, !tbaa !38
+  %174 = or i32 %173, %172
+  store i32 %174, ptr %132, align 8, !tbaa !38
+  %175 = add nuw i64 %141, 1
+  br label %140, !llvm.loop !39
+
+176:                                              ; preds = %179, %143
+  %177 = phi i64 [ 0, %143 ], [ %184, %179 ]
+  %178 = icmp eq i64 %177, %146
+  br i1 %178, label %185, label %179
+
+179:                                              ; preds = %176
+  %180 = shl i64 %177, 4
+  %181 = add nuw nsw i64 %180, 48
+  %182 = and i64 %181, 4294967280
+  %183 = getelementptr inbounds i64, ptr %147, i64 %182
+  store i64 1, ptr %183, align 8, !tbaa !16
+  %184 = add nuw nsw i64 %177, 1
+  br label %176, !llvm.loop !40
+
+185:                                              ; preds = %176
+  %186 = load i32, ptr %132, align 8, !tbaa !38
+  %187 = icmp eq i32 %186, 0
+  %188 = select i1 %187, i32 1, i32 %144
+  %189 = sext i32 %188 to i64
+  %190 = ptrtoint ptr %147 to i64
+  %191 = load ptr, ptr %101, align 8, !tbaa !32
+  %192 = ptrtoint ptr %191 to i64
+  %193 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11
+  store i64 %190, ptr %193, align 8
+  %194 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 1
+  store i64 %189, ptr %194, align 8
+  %195 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 2
+  %196 = load <2 x ptr>, ptr %97, align 8, !tbaa !19
+  %197 = ptrtoint <2 x ptr> %196 to <2 x i64>
+  store <2 x i64> %197, ptr %195, align 8
+  %198 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 4
+  store i64 0, ptr %198, align 8
+  %199 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 5
+  store i64 %30, ptr %199, align 8
+  %200 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 6
+  store i64 %192, ptr %200, align 8
+  %201 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 15
+  %202 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %201) #15
+  %203 = load ptr, ptr %95, align 8, !tbaa !10
+  %204 = getelementptr inbounds i64, ptr %203, i64 48
+  %205 = load i32, ptr %13, align 8, !tbaa !24
+  %206 = shl nsw i32 %205, 4
+  %207 = sext i32 %206 to i64
+  %208 = getelementptr inbounds i64, ptr %204, i64 %207
+  br label %209
+
+209:                                              ; preds = %216, %185
+  %210 = phi i32 [ %224, %216 ], [ %205, %185 ]
+  %211 = phi i64 [ %223, %216 ], [ 1, %185 ]
+  %212 = sext i32 %210 to i64
+  %213 = icmp slt i64 %211, %212
+  br i1 %213, label %216, label %214
+
+214:                                              ; preds = %209
+  %215 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 5
+  br label %225
+
+216:                                              ; preds = %209
+  %217 = shl i64 %211, 5
+  %218 = and i64 %217, 4294967264
+  %219 = getelementptr inbounds i64, ptr %208, i64 %218
+  %220 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %219, ptr noundef null) #15
+  %221 = getelementptr inbounds i64, ptr %219, i64 16
+  %222 = tail call i32 @pthread_cond_init(ptr noundef nonnull %221, ptr noundef null) #15
+  %223 = add nuw nsw i64 %211, 1
+  %224 = load i32, ptr %13, align 8, !tbaa !24
+  br label %209, !llvm.loop !41
+
+225:                                              ; preds = %240, %214
+  %226 = phi i32 [ %210, %214 ], [ %242, %240 ]
+  %227 = phi i64 [ 1, %214 ], [ %241, %240 ]
+  %228 = sext i32 %226 to i64
+  %229 = icmp slt i64 %227, %228
+  br i1 %229, label %230, label %245
+
+230:                                              ; preds = %225
+  %231 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
+  %232 = icmp eq ptr %231, null
+  br i1 %232, label %243, label %233
+
+233:                                              ; preds = %230
+  store ptr %13, ptr %231, align 8, !tbaa !42
+  %234 = getelementptr inbounds %struct.start, ptr %231, i64 0, i32 1
+  %235 = trunc i64 %227 to i32
+  store i32 %235, ptr %234, align 8, !tbaa !44
+  %236 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 16, i64 %227
+  %237 = tail call i32 @pthread_create(ptr noundef nonnull %236, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %231) #15
+  %238 = icmp eq i32 %237, 0
+  br i1 %238, label %240, label %239
+
+239:                                              ; preds = %233
+  tail call void @free(ptr noundef nonnull %231) #15
   br label %243
 
-87:                                               ; preds = %82
-  %88 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 1
-  store ptr %51, ptr %88, align 8, !tbaa !17
-  %89 = getelementptr inbounds i8, ptr %51, i64 %45
-  %90 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 3
-  store ptr %89, ptr %90, align 8, !tbaa !17
-  %91 = getelementptr inbounds i8, ptr %89, i64 %47
-  %92 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 7
-  store ptr %91, ptr %92, align 8, !tbaa !4
-  %93 = getelementptr inbounds i8, ptr %91, i64 %26
-  %94 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 8
-  store ptr %93, ptr %94, align 8, !tbaa !29
-  %95 = getelementptr inbounds i8, ptr %93, i64 %30
-  %96 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 9
-  store ptr %95, ptr %96, align 8, !tbaa !30
-  %97 = getelementptr inbounds i8, ptr %95, i64 %34
-  %98 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 10
-  store ptr %97, ptr %98, align 8, !tbaa !31
-  %99 = getelementptr inbounds i8, ptr %51, i64 -4096
-  %100 = extractelement <2 x i64> %40, i64 0
-  %101 = add i64 %100, 8192
-  %102 = add i64 %101, %47
-  tail call void @llvm.memset.p0.i64(ptr nonnull align 1 %99, i8 0, i64 %102, i1 false)
-  %103 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 11), align 8
-  %104 = tail call i64 @llvm.smax.i64(i64 %31, i64 0)
-  br label %105
+240:                                              ; preds = %233
+  store i32 %235, ptr %215, align 4, !tbaa !15
+  %241 = add nuw nsw i64 %227, 1
+  %242 = load i32, ptr %13, align 8, !tbaa !24
+  br label %225, !llvm.loop !45
 
-105:                                              ; preds = %112, %87
-  %106 = phi i64 [ 0, %87 ], [ %123, %112 ]
-  %107 = icmp eq i64 %106, %104
-  br i1 %107, label %108, label %112
+243:                                              ; preds = %230, %239
+  %244 = phi i32 [ 2, %239 ], [ 1, %230 ]
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #16
+  br label %246
 
-108:                                              ; preds = %105
-  %109 = mul nsw i64 %27, 5
-  %110 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 10), align 8
-  %111 = tail call i64 @llvm.smax.i64(i64 %109, i64 0)
-  br label %124
+245:                                              ; preds = %225
+  store ptr %13, ptr %0, align 8, !tbaa !19
+  br label %246
 
-112:                                              ; preds = %105
-  %113 = getelementptr inbounds %struct.place, ptr %103, i64 %106
-  %114 = getelementptr inbounds %struct.place, ptr %103, i64 %106, i32 1
-  %115 = load i64, ptr %114, align 8, !tbaa !32
-  %116 = load i64, ptr %113, align 8, !tbaa !34
-  %117 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 12, i64 %116
-  %118 = load ptr, ptr %117, align 8, !tbaa !17
-  %119 = ptrtoint ptr %118 to i64
-  %120 = add nsw i64 %115, %119
-  %121 = load ptr, ptr %96, align 8, !tbaa !30
-  %122 = getelementptr inbounds i64, ptr %121, i64 %106
-  store i64 %120, ptr %122, align 8, !tbaa !14
-  %123 = add nuw i64 %106, 1
-  br label %105, !llvm.loop !35
-
-124:                                              ; preds = %131, %108
-  %125 = phi i64 [ %136, %131 ], [ 0, %108 ]
-  %126 = icmp eq i64 %125, %111
-  br i1 %126, label %127, label %131
-
-127:                                              ; preds = %124
-  %128 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 12), align 8
-  %129 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 2
-  %130 = tail call i64 @llvm.smax.i64(i64 %27, i64 0)
-  br label %137
-
-131:                                              ; preds = %124
-  %132 = getelementptr inbounds i64, ptr %110, i64 %125
-  %133 = load i64, ptr %132, align 8, !tbaa !14
-  %134 = load ptr, ptr %94, align 8, !tbaa !29
-  %135 = getelementptr inbounds i64, ptr %134, i64 %125
-  store i64 %133, ptr %135, align 8, !tbaa !14
-  %136 = add nuw i64 %125, 1
-  br label %124, !llvm.loop !36
-
-137:                                              ; preds = %167, %127
-  %138 = phi i64 [ %172, %167 ], [ 0, %127 ]
-  %139 = icmp eq i64 %138, %130
-  br i1 %139, label %140, label %145
-
-140:                                              ; preds = %137
-  %141 = load i32, ptr %10, align 8, !tbaa !22
-  %142 = tail call i32 @llvm.smax.i32(i32 %141, i32 0)
-  %143 = zext i32 %142 to i64
-  %144 = load ptr, ptr %92, align 8, !tbaa !4
-  br label %173
-
-145:                                              ; preds = %137
-  %146 = mul nsw i64 %138, 5
-  %147 = add nuw nsw i64 %146, 1
-  %148 = getelementptr inbounds i64, ptr %110, i64 %147
-  %149 = load i64, ptr %148, align 8, !tbaa !14
-  %150 = icmp eq i64 %149, -1
-  br i1 %150, label %159, label %151
-
-151:                                              ; preds = %145
-  %152 = getelementptr inbounds i64, ptr %110, i64 %146
-  %153 = load i64, ptr %152, align 8, !tbaa !14
-  %154 = getelementptr inbounds ptr, ptr %128, i64 %153
-  %155 = load ptr, ptr %154, align 8, !tbaa !17
-  %156 = ptrtoint ptr %155 to i64
-  %157 = load ptr, ptr %94, align 8, !tbaa !29
-  %158 = getelementptr inbounds i64, ptr %157, i64 %146
-  store i64 %156, ptr %158, align 8, !tbaa !14
-  br label %159
-
-159:                                              ; preds = %151, %145
-  %160 = load i32, ptr %10, align 8, !tbaa !22
-  %161 = icmp sgt i32 %160, 1
-  br i1 %161, label %162, label %167
-
-162:                                              ; preds = %159
-  %163 = add nuw nsw i64 %146, 4
-  %164 = getelementptr inbounds i64, ptr %110, i64 %163
-  %165 = load i64, ptr %164, align 8, !tbaa !14
-  %166 = icmp ne i64 %165, 0
-  br label %167
-
-167:                                              ; preds = %162, %159
-  %168 = phi i1 [ false, %159 ], [ %166, %162 ]
-  %169 = zext i1 %168 to i32
-  %170 = load i32, ptr %129, align 8, !tbaa !37
-  %171 = or i32 %170, %169
-  store i32 %171, ptr %129, align 8, !tbaa !37
-  %172 = add nuw i64 %138, 1
-  br label %137, !llvm.loop !38
-
-173:                                              ; preds = %176, %140
-  %174 = phi i64 [ 0, %140 ], [ %181, %176 ]
-  %175 = icmp eq i64 %174, %143
-  br i1 %175, label %182, label %176
-
-176:                                              ; preds = %173
-  %177 = shl i64 %174, 4
-  %178 = add nuw nsw i64 %177, 48
-  %179 = and i64 %178, 4294967280
-  %180 = getelementptr inbounds i64, ptr %144, i64 %179
-  store i64 1, ptr %180, align 8, !tbaa !14
-  %181 = add nuw nsw i64 %174, 1
-  br label %173, !llvm.loop !39
-
-182:                                              ; preds = %173
-  %183 = load i32, ptr %129, align 8, !tbaa !37
-  %184 = icmp eq i32 %183, 0
-  %185 = select i1 %184, i32 1, i32 %141
-  %186 = sext i32 %185 to i64
-  %187 = ptrtoint ptr %144 to i64
-  %188 = load ptr, ptr %98, align 8, !tbaa !31
-  %189 = ptrtoint ptr %188 to i64
-  %190 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11
-  store i64 %187, ptr %190, align 8
-  %191 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 1
-  store i64 %186, ptr %191, align 8
-  %192 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 2
-  %193 = load <2 x ptr>, ptr %94, align 8, !tbaa !17
-  %194 = ptrtoint <2 x ptr> %193 to <2 x i64>
-  store <2 x i64> %194, ptr %192, align 8
-  %195 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 4
-  store i64 0, ptr %195, align 8
-  %196 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 5
-  store i64 %27, ptr %196, align 8
-  %197 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 11, i64 6
-  store i64 %189, ptr %197, align 8
-  %198 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 15
-  %199 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %198) #15
-  %200 = load ptr, ptr %92, align 8, !tbaa !4
-  %201 = getelementptr inbounds i64, ptr %200, i64 48
-  %202 = load i32, ptr %10, align 8, !tbaa !22
-  %203 = shl nsw i32 %202, 4
-  %204 = sext i32 %203 to i64
-  %205 = getelementptr inbounds i64, ptr %201, i64 %204
-  br label %206
-
-206:                                              ; preds = %213, %182
-  %207 = phi i32 [ %221, %213 ], [ %202, %182 ]
-  %208 = phi i64 [ %220, %213 ], [ 1, %182 ]
-  %209 = sext i32 %207 to i64
-  %210 = icmp slt i64 %208, %209
-  br i1 %210, label %213, label %211
-
-211:                                              ; preds = %206
-  %212 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 5
-  br label %222
-
-213:                                              ; preds = %206
-  %214 = shl i64 %208, 5
-  %215 = and i64 %214, 4294967264
-  %216 = getelementptr inbounds i64, ptr %205, i64 %215
-  %217 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %216, ptr noundef null) #15
-  %218 = getelementptr inbounds i64, ptr %216, i64 16
-  %219 = tail call i32 @pthread_cond_init(ptr noundef nonnull %218, ptr noundef null) #15
-  %220 = add nuw nsw i64 %208, 1
-  %221 = load i32, ptr %10, align 8, !tbaa !22
-  br label %206, !llvm.loop !40
-
-222:                                              ; preds = %237, %211
-  %223 = phi i32 [ %207, %211 ], [ %239, %237 ]
-  %224 = phi i64 [ 1, %211 ], [ %238, %237 ]
-  %225 = sext i32 %223 to i64
-  %226 = icmp slt i64 %224, %225
-  br i1 %226, label %227, label %242
-
-227:                                              ; preds = %222
-  %228 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
-  %229 = icmp eq ptr %228, null
-  br i1 %229, label %240, label %230
-
-230:                                              ; preds = %227
-  store ptr %10, ptr %228, align 8, !tbaa !41
-  %231 = getelementptr inbounds %struct.start, ptr %228, i64 0, i32 1
-  %232 = trunc i64 %224 to i32
-  store i32 %232, ptr %231, align 8, !tbaa !43
-  %233 = getelementptr inbounds %struct.stowplan, ptr %10, i64 0, i32 16, i64 %224
-  %234 = tail call i32 @pthread_create(ptr noundef nonnull %233, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %228) #15
-  %235 = icmp eq i32 %234, 0
-  br i1 %235, label %237, label %236
-
-236:                                              ; preds = %230
-  tail call void @free(ptr noundef nonnull %228) #15
-  br label %240
-
-237:                                              ; preds = %230
-  store i32 %232, ptr %212, align 4, !tbaa !13
-  %238 = add nuw nsw i64 %224, 1
-  %239 = load i32, ptr %10, align 8, !tbaa !22
-  br label %222, !llvm.loop !44
-
-240:                                              ; preds = %227, %236
-  %241 = phi i32 [ 2, %236 ], [ 1, %227 ]
-  tail call void @stowplan_destroy(ptr noundef nonnull %10) #17
-  br label %243
-
-242:                                              ; preds = %222
-  store ptr %10, ptr %0, align 8, !tbaa !17
-  br label %243
-
-243:                                              ; preds = %86, %242, %240, %9, %5, %3
-  %244 = phi i32 [ 6, %3 ], [ 6, %5 ], [ 1, %9 ], [ 1, %86 ], [ %241, %240 ], [ 0, %242 ]
-  ret i32 %244
+246:                                              ; preds = %9, %89, %245, %243, %12, %5, %3
+  %247 = phi i32 [ 6, %3 ], [ 6, %5 ], [ %10, %9 ], [ 1, %12 ], [ 1, %89 ], [ %244, %243 ], [ 0, %245 ]
+  ret i32 %247
 }
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite)
-declare noalias noundef ptr @calloc(i64 noundef, i64 noundef) local_unnamed_addr #6
+declare noalias noundef ptr @calloc(i64 noundef, i64 noundef) local_unnamed_addr #5
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writeonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #1 {
+define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writeonly %1, ptr nocapture noundef writeonly %2) unnamed_addr #0 {
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
@@ -563,8 +573,8 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   br label %13
 
 13:                                               ; preds = %11, %9
-  store ptr %7, ptr %1, align 8, !tbaa !17
-  store i64 %6, ptr %2, align 8, !tbaa !14
+  store ptr %7, ptr %1, align 8, !tbaa !19
+  store i64 %6, ptr %2, align 8, !tbaa !16
   %14 = ptrtoint ptr %7 to i64
   %15 = add i64 %14, 2101247
   %16 = and i64 %15, -2097152
@@ -577,19 +587,19 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
 }
 
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: write)
-declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #7
+declare void @llvm.memset.p0.i64(ptr nocapture writeonly, i8, i64, i1 immarg) #6
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #2
+declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #1 {
-  %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
+define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #16
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
 
 4:                                                ; preds = %1
-  %5 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #16
   %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
   store atomic i32 0, ptr %6 release, align 8
   br label %7
@@ -600,19 +610,19 @@ define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #1 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #1 {
+define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
   %2 = icmp eq ptr %0, null
   br i1 %2, label %17, label %3
 
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 5
-  %5 = load i32, ptr %4, align 4, !tbaa !13
+  %5 = load i32, ptr %4, align 4, !tbaa !15
   %6 = icmp eq i32 %5, 0
   br i1 %6, label %12, label %7
 
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
-  %9 = load i32, ptr %8, align 8, !tbaa !12
+  %9 = load i32, ptr %8, align 8, !tbaa !14
   %10 = tail call i32 @getpid() #15
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %17
@@ -630,16 +640,16 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #1 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #1 {
+define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   %2 = alloca %struct.cpu_set_t, align 8
   %3 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 2
-  %4 = load i32, ptr %3, align 8, !tbaa !37
+  %4 = load i32, ptr %3, align 8, !tbaa !38
   %5 = icmp eq i32 %4, 0
   br i1 %5, label %58, label %6
 
 6:                                                ; preds = %1
   %7 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 1
-  %8 = load i32, ptr %7, align 4, !tbaa !18
+  %8 = load i32, ptr %7, align 4, !tbaa !20
   %9 = and i32 %8, 2
   %10 = icmp eq i32 %9, 0
   br i1 %10, label %11, label %58
@@ -647,15 +657,15 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #1 {
 11:                                               ; preds = %6
   %12 = tail call i32 @sched_getcpu() #15
   %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
-  %14 = load i32, ptr %13, align 4, !tbaa !23
+  %14 = load i32, ptr %13, align 4, !tbaa !25
   %15 = icmp eq i32 %12, %14
   br i1 %15, label %58, label %16
 
 16:                                               ; preds = %11
-  store i32 %12, ptr %13, align 4, !tbaa !23
+  store i32 %12, ptr %13, align 4, !tbaa !25
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #19
   %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
-  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !45
+  call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !46
   %18 = icmp ult i32 %12, 1024
   br i1 %18, label %19, label %28
 
@@ -666,9 +676,9 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #1 {
   %23 = xor i64 %22, -1
   %24 = lshr i64 %20, 6
   %25 = getelementptr inbounds i64, ptr %2, i64 %24
-  %26 = load i64, ptr %25, align 8, !tbaa !14
+  %26 = load i64, ptr %25, align 8, !tbaa !16
   %27 = and i64 %26, %23
-  store i64 %27, ptr %25, align 8, !tbaa !14
+  store i64 %27, ptr %25, align 8, !tbaa !16
   br label %28
 
 28:                                               ; preds = %19, %16
@@ -690,17 +700,17 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #1 {
 38:                                               ; preds = %29
   %39 = lshr i64 %30, 6
   %40 = getelementptr inbounds i64, ptr %2, i64 %39
-  %41 = load i64, ptr %40, align 8, !tbaa !14
+  %41 = load i64, ptr %40, align 8, !tbaa !16
   %42 = and i64 %30, 63
   %43 = shl nuw i64 1, %42
   %44 = and i64 %41, %43
   %45 = icmp ne i64 %44, 0
   %46 = add nuw nsw i64 %30, 1
-  br label %29, !llvm.loop !47
+  br label %29, !llvm.loop !48
 
 47:                                               ; preds = %35, %53
   %48 = phi i64 [ %57, %53 ], [ 1, %35 ]
-  %49 = load i32, ptr %37, align 4, !tbaa !13
+  %49 = load i32, ptr %37, align 4, !tbaa !15
   %50 = sext i32 %49 to i64
   %51 = icmp sgt i64 %48, %50
   br i1 %51, label %52, label %53
@@ -711,10 +721,10 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #1 {
 
 53:                                               ; preds = %47
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
-  %55 = load i64, ptr %54, align 8, !tbaa !14
+  %55 = load i64, ptr %54, align 8, !tbaa !16
   %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #15
   %57 = add nuw nsw i64 %48, 1
-  br label %47, !llvm.loop !48
+  br label %47, !llvm.loop !49
 
 58:                                               ; preds = %52, %11, %6, %1
   %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
@@ -726,8 +736,8 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #1 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr noundef readonly %2) local_unnamed_addr #1 {
-  %4 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr noundef readonly %2) local_unnamed_addr #0 {
+  %4 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   %5 = icmp eq ptr %1, null
   %6 = tail call i64 @llvm.smax.i64(i64 %4, i64 0)
   br label %7
@@ -738,7 +748,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %9, label %10, label %14
 
 10:                                               ; preds = %7
-  %11 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %11 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   %12 = icmp eq ptr %2, null
   %13 = tail call i64 @llvm.smax.i64(i64 %11, i64 0)
   br label %20
@@ -748,10 +758,10 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 
 15:                                               ; preds = %14
   %16 = getelementptr inbounds ptr, ptr %1, i64 %8
-  %17 = load ptr, ptr %16, align 8, !tbaa !17
+  %17 = load ptr, ptr %16, align 8, !tbaa !19
   %18 = icmp eq ptr %17, null
   %19 = add nuw i64 %8, 1
-  br i1 %18, label %75, label %7, !llvm.loop !51
+  br i1 %18, label %75, label %7, !llvm.loop !52
 
 20:                                               ; preds = %24, %10
   %21 = phi i64 [ %28, %24 ], [ 0, %10 ]
@@ -763,13 +773,13 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 
 24:                                               ; preds = %23
   %25 = getelementptr inbounds ptr, ptr %2, i64 %21
-  %26 = load ptr, ptr %25, align 8, !tbaa !17
+  %26 = load ptr, ptr %25, align 8, !tbaa !19
   %27 = icmp eq ptr %26, null
   %28 = add nuw i64 %21, 1
-  br i1 %27, label %75, label %20, !llvm.loop !52
+  br i1 %27, label %75, label %20, !llvm.loop !53
 
 29:                                               ; preds = %20
-  %30 = tail call fastcc i32 @begin(ptr noundef %0) #17
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #16
   %31 = icmp eq i32 %30, 0
   br i1 %31, label %32, label %75
 
@@ -784,7 +794,7 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %37, label %38, label %44
 
 38:                                               ; preds = %35
-  %39 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #16
   %40 = freeze i32 %39
   %41 = icmp eq i32 %40, 0
   %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
@@ -797,15 +807,15 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   %47 = getelementptr inbounds [2 x i64], ptr %45, i64 0, i64 1
   %48 = load i64, ptr %47, align 8
   %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %46
-  %50 = load ptr, ptr %49, align 8, !tbaa !17
+  %50 = load ptr, ptr %49, align 8, !tbaa !19
   %51 = getelementptr inbounds i8, ptr %50, i64 %48
   %52 = getelementptr inbounds ptr, ptr %1, i64 %36
-  %53 = load ptr, ptr %52, align 8, !tbaa !17
+  %53 = load ptr, ptr %52, align 8, !tbaa !19
   %54 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
-  %55 = load i64, ptr %54, align 8, !tbaa !53
+  %55 = load i64, ptr %54, align 8, !tbaa !54
   tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %51, ptr align 1 %53, i64 %55, i1 false)
   %56 = add nuw i64 %36, 1
-  br label %35, !llvm.loop !55
+  br label %35, !llvm.loop !56
 
 57:                                               ; preds = %38, %62
   %58 = phi i64 [ %74, %62 ], [ 0, %38 ]
@@ -819,19 +829,19 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 
 62:                                               ; preds = %57
   %63 = getelementptr inbounds ptr, ptr %2, i64 %58
-  %64 = load ptr, ptr %63, align 8, !tbaa !17
+  %64 = load ptr, ptr %63, align 8, !tbaa !19
   %65 = getelementptr inbounds %struct.place, ptr %42, i64 %58
   %66 = load i64, ptr %65, align 8
   %67 = getelementptr inbounds [2 x i64], ptr %65, i64 0, i64 1
   %68 = load i64, ptr %67, align 8
   %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %66
-  %70 = load ptr, ptr %69, align 8, !tbaa !17
+  %70 = load ptr, ptr %69, align 8, !tbaa !19
   %71 = getelementptr inbounds i8, ptr %70, i64 %68
   %72 = getelementptr inbounds %struct.stowplan_tensor, ptr %43, i64 %58, i32 4
-  %73 = load i64, ptr %72, align 8, !tbaa !53
+  %73 = load i64, ptr %72, align 8, !tbaa !54
   tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %64, ptr align 1 %71, i64 %73, i1 false)
   %74 = add nuw i64 %58, 1
-  br label %57, !llvm.loop !56
+  br label %57, !llvm.loop !57
 
 75:                                               ; preds = %15, %14, %24, %23, %60, %29
   %76 = phi i32 [ %40, %60 ], [ %30, %29 ], [ 6, %23 ], [ 6, %24 ], [ 6, %14 ], [ 6, %15 ]
@@ -839,41 +849,41 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
 }
 
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
-declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #8
+declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #7
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_metadata() local_unnamed_addr #0 {
-  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !57
+define ptr @stowplan_metadata() local_unnamed_addr #8 {
+  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !58
   ret ptr %1
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_input_count() local_unnamed_addr #0 {
-  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+define i32 @stowplan_input_count() local_unnamed_addr #8 {
+  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_output_count() local_unnamed_addr #0 {
-  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+define i32 @stowplan_output_count() local_unnamed_addr #8 {
+  %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #0 {
+define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
 3:                                                ; preds = %1
   %4 = zext i32 %0 to i64
-  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   %6 = icmp sgt i64 %5, %4
   br i1 %6, label %7, label %10
 
 7:                                                ; preds = %3
-  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !58
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !59
   %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
   br label %10
 
@@ -883,18 +893,18 @@ define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #0 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #0 {
+define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
 3:                                                ; preds = %1
   %4 = zext i32 %0 to i64
-  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %5 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   %6 = icmp sgt i64 %5, %4
   br i1 %6, label %7, label %10
 
 7:                                                ; preds = %3
-  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !59
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !60
   %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
   br label %10
 
@@ -912,7 +922,7 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
 
 6:                                                ; preds = %2
   %7 = zext i32 %1 to i64
-  %8 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+  %8 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   %9 = icmp sle i64 %8, %7
   %10 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   %11 = icmp eq ptr %10, null
@@ -920,13 +930,13 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
   br i1 %12, label %22, label %13
 
 13:                                               ; preds = %6
-  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !60
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !61
   %15 = getelementptr inbounds %struct.place, ptr %14, i64 %7
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds [2 x i64], ptr %15, i64 0, i64 1
   %18 = load i64, ptr %17, align 8
   %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
-  %20 = load ptr, ptr %19, align 8, !tbaa !17
+  %20 = load ptr, ptr %19, align 8, !tbaa !19
   %21 = getelementptr inbounds i8, ptr %20, i64 %18
   br label %22
 
@@ -944,7 +954,7 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
 
 6:                                                ; preds = %2
   %7 = zext i32 %1 to i64
-  %8 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %8 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   %9 = icmp sle i64 %8, %7
   %10 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
   %11 = icmp eq ptr %10, null
@@ -952,13 +962,13 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
   br i1 %12, label %22, label %13
 
 13:                                               ; preds = %6
-  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !61
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !62
   %15 = getelementptr inbounds %struct.place, ptr %14, i64 %7
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds [2 x i64], ptr %15, i64 0, i64 1
   %18 = load i64, ptr %17, align 8
   %19 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
-  %20 = load ptr, ptr %19, align 8, !tbaa !17
+  %20 = load ptr, ptr %19, align 8, !tbaa !19
   %21 = getelementptr inbounds i8, ptr %20, i64 %18
   br label %22
 
@@ -968,7 +978,7 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #0 {
+define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
   %2 = icmp ult i32 %0, 8
   br i1 %2, label %3, label %7
 
@@ -984,12 +994,12 @@ define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #0 {
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1) local_unnamed_addr #1 {
+define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1) local_unnamed_addr #0 {
   %3 = alloca [512 x i8], align 1
   %4 = alloca i32, align 4
   %5 = alloca i32, align 4
   %6 = alloca i32, align 4
-  %7 = load ptr, ptr %1, align 8, !tbaa !62
+  %7 = load ptr, ptr %1, align 8, !tbaa !63
   %8 = tail call ptr %7(i32 noundef 16) #15
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %19
@@ -997,42 +1007,42 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 10:                                               ; preds = %2
   call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #19
   %11 = getelementptr inbounds %struct.ort_api_base, ptr %1, i64 0, i32 1
-  %12 = load ptr, ptr %11, align 8, !tbaa !64
+  %12 = load ptr, ptr %11, align 8, !tbaa !65
   %13 = tail call ptr %12() #15
   %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #15
-  %15 = load ptr, ptr %1, align 8, !tbaa !62
+  %15 = load ptr, ptr %1, align 8, !tbaa !63
   %16 = tail call ptr %15(i32 noundef 1) #15
-  %17 = load ptr, ptr %16, align 8, !tbaa !65
+  %17 = load ptr, ptr %16, align 8, !tbaa !66
   %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #15
   call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #19
   br label %108
 
 19:                                               ; preds = %2
   call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #19
-  store i32 0, ptr %4, align 4, !tbaa !19
+  store i32 0, ptr %4, align 4, !tbaa !21
   call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #19
-  store i32 1, ptr %5, align 4, !tbaa !19
+  store i32 1, ptr %5, align 4, !tbaa !21
   call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #19
-  store i32 1, ptr %6, align 4, !tbaa !19
-  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #17
+  store i32 1, ptr %6, align 4, !tbaa !21
+  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #16
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %106
 
 22:                                               ; preds = %19
-  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #17
+  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #16
   %24 = icmp eq ptr %23, null
   br i1 %24, label %25, label %106
 
 25:                                               ; preds = %22
-  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #17
+  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #16
   %27 = icmp eq ptr %26, null
   br i1 %27, label %28, label %106
 
 28:                                               ; preds = %25
-  %29 = load i32, ptr %5, align 4, !tbaa !19
+  %29 = load i32, ptr %5, align 4, !tbaa !21
   %30 = icmp ne i32 %29, 0
   %31 = zext i1 %30 to i32
-  %32 = load i32, ptr %6, align 4, !tbaa !19
+  %32 = load i32, ptr %6, align 4, !tbaa !21
   %33 = icmp eq i32 %32, 0
   %34 = select i1 %33, i32 2, i32 0
   %35 = or i32 %34, %31
@@ -1042,77 +1052,77 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 
 38:                                               ; preds = %54, %28
   %39 = phi ptr [ @operators, %28 ], [ %55, %54 ]
-  %40 = load ptr, ptr %39, align 8, !tbaa !17
+  %40 = load ptr, ptr %39, align 8, !tbaa !19
   %41 = icmp eq ptr %40, null
   br i1 %41, label %56, label %42
 
 42:                                               ; preds = %38
   %43 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 1
-  %44 = load ptr, ptr %43, align 8, !tbaa !67
+  %44 = load ptr, ptr %43, align 8, !tbaa !68
   %45 = icmp eq ptr %44, %8
   br i1 %45, label %46, label %54
 
 46:                                               ; preds = %42
   %47 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 2
-  %48 = load i32, ptr %47, align 8, !tbaa !70
+  %48 = load i32, ptr %47, align 8, !tbaa !71
   %49 = icmp eq i32 %48, %37
   br i1 %49, label %50, label %54
 
 50:                                               ; preds = %46
   %51 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 3
-  %52 = load i32, ptr %51, align 4, !tbaa !71
+  %52 = load i32, ptr %51, align 4, !tbaa !72
   %53 = icmp eq i32 %52, %35
   br i1 %53, label %95, label %54
 
 54:                                               ; preds = %46, %42, %50
   %55 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 5
-  br label %38, !llvm.loop !72
+  br label %38, !llvm.loop !73
 
 56:                                               ; preds = %38
-  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #16
+  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #17
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %62
 
 59:                                               ; preds = %56
-  %60 = load ptr, ptr %8, align 8, !tbaa !65
+  %60 = load ptr, ptr %8, align 8, !tbaa !66
   %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #15
   br label %95
 
 62:                                               ; preds = %56
-  store i32 16, ptr %57, align 8, !tbaa.struct !73
+  store i32 16, ptr %57, align 8, !tbaa.struct !74
   %63 = getelementptr inbounds i8, ptr %57, i64 16
-  store ptr @operator_name, ptr %63, align 8, !tbaa.struct !74
+  store ptr @operator_name, ptr %63, align 8, !tbaa.struct !75
   %64 = getelementptr inbounds i8, ptr %57, i64 24
-  store ptr @operator_provider, ptr %64, align 8, !tbaa.struct !75
+  store ptr @operator_provider, ptr %64, align 8, !tbaa.struct !76
   %65 = getelementptr inbounds i8, ptr %57, i64 32
-  store ptr @operator_input, ptr %65, align 8, !tbaa.struct !76
+  store ptr @operator_input, ptr %65, align 8, !tbaa.struct !77
   %66 = getelementptr inbounds i8, ptr %57, i64 40
-  store ptr @operator_inputs, ptr %66, align 8, !tbaa.struct !77
+  store ptr @operator_inputs, ptr %66, align 8, !tbaa.struct !78
   %67 = getelementptr inbounds i8, ptr %57, i64 48
-  store ptr @operator_output, ptr %67, align 8, !tbaa.struct !78
+  store ptr @operator_output, ptr %67, align 8, !tbaa.struct !79
   %68 = getelementptr inbounds i8, ptr %57, i64 56
-  store ptr @operator_outputs, ptr %68, align 8, !tbaa.struct !79
+  store ptr @operator_outputs, ptr %68, align 8, !tbaa.struct !80
   %69 = getelementptr inbounds i8, ptr %57, i64 72
-  store ptr @destroy_kernel, ptr %69, align 8, !tbaa.struct !80
+  store ptr @destroy_kernel, ptr %69, align 8, !tbaa.struct !81
   %70 = getelementptr inbounds i8, ptr %57, i64 80
-  store ptr @operator_zero, ptr %70, align 8, !tbaa.struct !81
+  store ptr @operator_zero, ptr %70, align 8, !tbaa.struct !82
   %71 = getelementptr inbounds i8, ptr %57, i64 88
-  store ptr @operator_zero, ptr %71, align 8, !tbaa.struct !82
+  store ptr @operator_zero, ptr %71, align 8, !tbaa.struct !83
   %72 = getelementptr inbounds i8, ptr %57, i64 96
-  store ptr @operator_zero, ptr %72, align 8, !tbaa.struct !83
+  store ptr @operator_zero, ptr %72, align 8, !tbaa.struct !84
   %73 = getelementptr inbounds i8, ptr %57, i64 136
-  store ptr @create_kernel, ptr %73, align 8, !tbaa.struct !84
+  store ptr @create_kernel, ptr %73, align 8, !tbaa.struct !85
   %74 = getelementptr inbounds i8, ptr %57, i64 144
-  store ptr @compute_kernel, ptr %74, align 8, !tbaa.struct !85
+  store ptr @compute_kernel, ptr %74, align 8, !tbaa.struct !86
   %75 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 1
-  store ptr %8, ptr %75, align 8, !tbaa !67
+  store ptr %8, ptr %75, align 8, !tbaa !68
   %76 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 2
-  store i32 %37, ptr %76, align 8, !tbaa !70
+  store i32 %37, ptr %76, align 8, !tbaa !71
   %77 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 3
-  store i32 %35, ptr %77, align 4, !tbaa !71
+  store i32 %35, ptr %77, align 4, !tbaa !72
   %78 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 2
-  %79 = load ptr, ptr %78, align 8, !tbaa !86
-  %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !87
+  %79 = load ptr, ptr %78, align 8, !tbaa !87
+  %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !88
   %81 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 4
   %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #15
   %83 = icmp eq ptr %82, null
@@ -1120,8 +1130,8 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 
 84:                                               ; preds = %62
   %85 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 3
-  %86 = load ptr, ptr %85, align 8, !tbaa !88
-  %87 = load ptr, ptr %81, align 8, !tbaa !89
+  %86 = load ptr, ptr %85, align 8, !tbaa !89
+  %87 = load ptr, ptr %81, align 8, !tbaa !90
   %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #15
   %89 = icmp eq ptr %88, null
   br i1 %89, label %92, label %90
@@ -1132,10 +1142,10 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   br label %95
 
 92:                                               ; preds = %84
-  %93 = load ptr, ptr @operators, align 8, !tbaa !17
+  %93 = load ptr, ptr @operators, align 8, !tbaa !19
   %94 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 5
-  store ptr %93, ptr %94, align 8, !tbaa !90
-  store ptr %57, ptr @operators, align 8, !tbaa !17
+  store ptr %93, ptr %94, align 8, !tbaa !91
+  store ptr %57, ptr @operators, align 8, !tbaa !19
   br label %95
 
 95:                                               ; preds = %50, %92, %90, %59
@@ -1147,9 +1157,9 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 
 100:                                              ; preds = %95
   %101 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 4
-  %102 = load ptr, ptr %101, align 8, !tbaa !91
+  %102 = load ptr, ptr %101, align 8, !tbaa !92
   %103 = getelementptr inbounds %struct.operator, ptr %96, i64 0, i32 4
-  %104 = load ptr, ptr %103, align 8, !tbaa !89
+  %104 = load ptr, ptr %103, align 8, !tbaa !90
   %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #15
   br label %106
 
@@ -1169,20 +1179,20 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 declare noundef i32 @snprintf(ptr noalias nocapture noundef writeonly, i64 noundef, ptr nocapture noundef readonly, ...) local_unnamed_addr #10
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2, i32 noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #1 {
+define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2, i32 noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #0 {
   %6 = alloca i32, align 4
   %7 = alloca [8 x i8], align 8
   %8 = alloca [512 x i8], align 1
   %9 = alloca i64, align 8
   call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #19
-  store i32 0, ptr %6, align 4, !tbaa !19
+  store i32 0, ptr %6, align 4, !tbaa !21
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #19
   store i64 0, ptr %7, align 8
   call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #19
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #19
-  store i64 8, ptr %9, align 8, !tbaa !14
+  store i64 8, ptr %9, align 8, !tbaa !16
   %10 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 19
-  %11 = load ptr, ptr %10, align 8, !tbaa !92
+  %11 = load ptr, ptr %10, align 8, !tbaa !93
   %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #15
   %13 = icmp eq ptr %12, null
   %14 = load i32, ptr %6, align 4
@@ -1192,7 +1202,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 
 17:                                               ; preds = %5
   %18 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 20
-  %19 = load ptr, ptr %18, align 8, !tbaa !93
+  %19 = load ptr, ptr %18, align 8, !tbaa !94
   %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #15
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %45
@@ -1200,7 +1210,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 22:                                               ; preds = %17, %28
   %23 = phi i32 [ %32, %28 ], [ 0, %17 ]
   %24 = phi ptr [ %33, %28 ], [ %7, %17 ]
-  %25 = load i8, ptr %24, align 1, !tbaa !46
+  %25 = load i8, ptr %24, align 1, !tbaa !47
   %26 = add i8 %25, -48
   %27 = icmp ult i8 %26, 10
   br i1 %27, label %28, label %34
@@ -1211,7 +1221,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %31 = add i32 %30, -48
   %32 = add i32 %31, %29
   %33 = getelementptr inbounds i8, ptr %24, i64 1
-  br label %22, !llvm.loop !94
+  br label %22, !llvm.loop !95
 
 34:                                               ; preds = %22
   %35 = icmp eq ptr %24, %7
@@ -1224,12 +1234,12 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   br i1 %39, label %41, label %40
 
 40:                                               ; preds = %36
-  store i32 %23, ptr %4, align 4, !tbaa !19
+  store i32 %23, ptr %4, align 4, !tbaa !21
   br label %45
 
 41:                                               ; preds = %36, %34
   %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #15
-  %43 = load ptr, ptr %0, align 8, !tbaa !65
+  %43 = load ptr, ptr %0, align 8, !tbaa !66
   %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #15
   br label %45
 
@@ -1243,106 +1253,109 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 }
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #2
+declare i32 @pthread_mutex_lock(ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #2
+declare i32 @pthread_mutex_unlock(ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
-declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #2
+declare i64 @getauxval(i64 noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @madvise(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #2
+declare ptr @mmap(ptr noundef, i64 noundef, i32 noundef, i32 noundef, i32 noundef, i64 noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @mprotect(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #2
+declare i32 @madvise(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #2
+declare i32 @mprotect(ptr noundef, i64 noundef, i32 noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #2
+declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
+
+; Function Attrs: minsize nounwind optsize
+declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
 declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #2
+declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal noalias ptr @serve(ptr nocapture noundef %0) #1 {
-  %2 = load ptr, ptr %0, align 8, !tbaa !41
+define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
+  %2 = load ptr, ptr %0, align 8, !tbaa !42
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
-  %4 = load i32, ptr %3, align 8, !tbaa !43
+  %4 = load i32, ptr %3, align 8, !tbaa !44
   tail call void @free(ptr noundef %0) #15
   %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
-  %6 = load ptr, ptr %5, align 8, !tbaa !4
+  %6 = load ptr, ptr %5, align 8, !tbaa !10
   %7 = sext i32 %4 to i64
-  %8 = load i32, ptr %2, align 8, !tbaa !22
+  %8 = load i32, ptr %2, align 8, !tbaa !24
   %9 = sext i32 %8 to i64
   tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #15
   ret ptr null
 }
 
 ; Function Attrs: minsize optsize
-declare void @stowplan_help(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #3
+declare void @stowplan_help(ptr noundef, i64 noundef, i64 noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize optsize
-declare void @stowplan_lead(ptr noundef) local_unnamed_addr #3
+declare void @stowplan_lead(ptr noundef) local_unnamed_addr #2
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @sched_getcpu() local_unnamed_addr #2
+declare i32 @sched_getcpu() local_unnamed_addr #1
 
 ; Function Attrs: minsize nounwind optsize
-declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #2
+declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #0 {
+define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #8 {
   ret ptr @.str.14
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #0 {
+define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #8 {
   ret ptr null
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
 define internal i32 @operator_input(ptr nocapture readnone %0, i64 noundef %1) #9 {
-  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !58
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !59
   %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
-  %5 = load i32, ptr %4, align 4, !tbaa !95
+  %5 = load i32, ptr %4, align 4, !tbaa !96
   ret i32 %5
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_inputs(ptr nocapture readnone %0) #0 {
-  %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+define internal i64 @operator_inputs(ptr nocapture readnone %0) #8 {
+  %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   ret i64 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
 define internal i32 @operator_output(ptr nocapture readnone %0, i64 noundef %1) #9 {
-  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !59
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !60
   %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
-  %5 = load i32, ptr %4, align 4, !tbaa !95
+  %5 = load i32, ptr %4, align 4, !tbaa !96
   ret i32 %5
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_outputs(ptr nocapture readnone %0) #0 {
-  %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+define internal i64 @operator_outputs(ptr nocapture readnone %0) #8 {
+  %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   ret i64 %2
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal void @destroy_kernel(ptr noundef %0) #1 {
+define internal void @destroy_kernel(ptr noundef %0) #0 {
   %2 = icmp eq ptr %0, null
   br i1 %2, label %6, label %3
 
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
-  %5 = load ptr, ptr %4, align 8, !tbaa !96
-  tail call void @stowplan_destroy(ptr noundef %5) #17
+  %5 = load ptr, ptr %4, align 8, !tbaa !97
+  tail call void @stowplan_destroy(ptr noundef %5) #16
   tail call void @free(ptr noundef nonnull %0) #15
   br label %6
 
@@ -1351,39 +1364,39 @@ define internal void @destroy_kernel(ptr noundef %0) #1 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #0 {
+define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
   ret i32 0
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #1 {
-  %5 = tail call noalias dereferenceable_or_null(64) ptr @calloc(i64 noundef 1, i64 noundef 64) #16
+define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
+  %5 = tail call noalias dereferenceable_or_null(64) ptr @calloc(i64 noundef 1, i64 noundef 64) #17
   %6 = icmp eq ptr %5, null
   br i1 %6, label %15, label %7
 
 7:                                                ; preds = %4
   %8 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 1
   %9 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 2
-  %10 = load i32, ptr %9, align 8, !tbaa !70
+  %10 = load i32, ptr %9, align 8, !tbaa !71
   %11 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 3
-  %12 = load i32, ptr %11, align 4, !tbaa !71
-  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #17
+  %12 = load i32, ptr %11, align 4, !tbaa !72
+  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #16
   %14 = icmp eq i32 %13, 0
   br i1 %14, label %20, label %15
 
 15:                                               ; preds = %4, %7
   %16 = phi i32 [ %13, %7 ], [ 1, %4 ]
   tail call void @free(ptr noundef %5) #15
-  %17 = load ptr, ptr %1, align 8, !tbaa !65
-  %18 = tail call ptr @stowplan_message(i32 noundef %16) #17
+  %17 = load ptr, ptr %1, align 8, !tbaa !66
+  %18 = tail call ptr @stowplan_message(i32 noundef %16) #16
   %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #15
   br label %23
 
 20:                                               ; preds = %7
-  store ptr %1, ptr %5, align 8, !tbaa !98
+  store ptr %1, ptr %5, align 8, !tbaa !99
   %21 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 2
   %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #15
-  store ptr %5, ptr %3, align 8, !tbaa !17
+  store ptr %5, ptr %3, align 8, !tbaa !19
   br label %23
 
 23:                                               ; preds = %20, %15
@@ -1392,7 +1405,7 @@ define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr nounde
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
-define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
+define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %3 = alloca ptr, align 8
   %4 = alloca ptr, align 8
   %5 = alloca [64 x i64], align 8
@@ -1406,7 +1419,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   %13 = alloca ptr, align 8
   %14 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 2
   %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #15
-  %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !49
+  %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   %18 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
   %19 = shl i64 %16, 32
@@ -1425,75 +1438,75 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   br i1 %25, label %132, label %141
 
 28:                                               ; preds = %21
-  %29 = load ptr, ptr %0, align 8, !tbaa !98
+  %29 = load ptr, ptr %0, align 8, !tbaa !99
   %30 = icmp sgt i64 %16, %22
   %31 = getelementptr inbounds %struct.stowplan_tensor, ptr %17, i64 %22
   %32 = select i1 %30, ptr %31, ptr null
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #19
-  store ptr null, ptr %11, align 8, !tbaa !17
+  store ptr null, ptr %11, align 8, !tbaa !19
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #19
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #19
   %33 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 14
-  %34 = load ptr, ptr %33, align 8, !tbaa !99
+  %34 = load ptr, ptr %33, align 8, !tbaa !100
   %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #15
   %36 = icmp eq ptr %35, null
   br i1 %36, label %37, label %129
 
 37:                                               ; preds = %28
-  %38 = load ptr, ptr %11, align 8, !tbaa !17
+  %38 = load ptr, ptr %11, align 8, !tbaa !19
   %39 = icmp eq ptr %38, null
   br i1 %39, label %40, label %43
 
 40:                                               ; preds = %37
-  %41 = load ptr, ptr %29, align 8, !tbaa !65
+  %41 = load ptr, ptr %29, align 8, !tbaa !66
   %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #15
   br label %129
 
 43:                                               ; preds = %37
   %44 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 12
-  %45 = load ptr, ptr %44, align 8, !tbaa !100
+  %45 = load ptr, ptr %44, align 8, !tbaa !101
   %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #15
   %47 = icmp eq ptr %46, null
   br i1 %47, label %48, label %129
 
 48:                                               ; preds = %43
-  %49 = load ptr, ptr %12, align 8, !tbaa !17
+  %49 = load ptr, ptr %12, align 8, !tbaa !19
   call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #19
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #19
   call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #19
   %50 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 8
-  %51 = load ptr, ptr %50, align 8, !tbaa !101
+  %51 = load ptr, ptr %50, align 8, !tbaa !102
   %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #15
   %53 = icmp eq ptr %52, null
   br i1 %53, label %54, label %108
 
 54:                                               ; preds = %48
   %55 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 9
-  %56 = load ptr, ptr %55, align 8, !tbaa !102
+  %56 = load ptr, ptr %55, align 8, !tbaa !103
   %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #15
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %108
 
 59:                                               ; preds = %54
-  %60 = load i64, ptr %6, align 8, !tbaa !14
+  %60 = load i64, ptr %6, align 8, !tbaa !16
   %61 = call i64 @llvm.umin.i64(i64 %60, i64 64)
   %62 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 10
-  %63 = load ptr, ptr %62, align 8, !tbaa !103
+  %63 = load ptr, ptr %62, align 8, !tbaa !104
   %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #15
   %65 = icmp eq ptr %64, null
   br i1 %65, label %66, label %108
 
 66:                                               ; preds = %59
-  %67 = load i32, ptr %7, align 4, !tbaa !19
+  %67 = load i32, ptr %7, align 4, !tbaa !21
   %68 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 3
-  %69 = load i32, ptr %68, align 4, !tbaa !95
+  %69 = load i32, ptr %68, align 4, !tbaa !96
   %70 = icmp eq i32 %67, %69
   br i1 %70, label %71, label %78
 
 71:                                               ; preds = %66
-  %72 = load i64, ptr %6, align 8, !tbaa !14
+  %72 = load i64, ptr %6, align 8, !tbaa !16
   %73 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
-  %74 = load i32, ptr %73, align 8, !tbaa !104
+  %74 = load i32, ptr %73, align 8, !tbaa !105
   %75 = sext i32 %74 to i64
   %76 = icmp eq i64 %72, %75
   %77 = zext i1 %76 to i32
@@ -1517,14 +1530,14 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
 
 88:                                               ; preds = %81
   %89 = getelementptr inbounds [64 x i64], ptr %5, i64 0, i64 %83
-  %90 = load i64, ptr %89, align 8, !tbaa !14
-  %91 = load ptr, ptr %80, align 8, !tbaa !105
+  %90 = load i64, ptr %89, align 8, !tbaa !16
+  %91 = load ptr, ptr %80, align 8, !tbaa !106
   %92 = getelementptr inbounds i64, ptr %91, i64 %83
-  %93 = load i64, ptr %92, align 8, !tbaa !14
+  %93 = load i64, ptr %92, align 8, !tbaa !16
   %94 = icmp eq i64 %90, %93
   %95 = zext i1 %94 to i32
   %96 = add nuw nsw i64 %83, 1
-  br label %81, !llvm.loop !106
+  br label %81, !llvm.loop !107
 
 97:                                               ; preds = %87
   call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #19
@@ -1532,17 +1545,17 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 1 dereferenceable(128) %9, i8 0, i64 128, i1 false)
   call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #19
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 1 dereferenceable(128) %10, i8 0, i64 128, i1 false)
-  %98 = load ptr, ptr %80, align 8, !tbaa !105
+  %98 = load ptr, ptr %80, align 8, !tbaa !106
   %99 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
-  %100 = load i32, ptr %99, align 8, !tbaa !104
+  %100 = load i32, ptr %99, align 8, !tbaa !105
   %101 = sext i32 %100 to i64
-  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #17
-  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #17
-  %102 = load ptr, ptr %32, align 8, !tbaa !107
-  %103 = load i32, ptr %68, align 4, !tbaa !95
-  %104 = load i32, ptr %7, align 4, !tbaa !19
+  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #16
+  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #16
+  %102 = load ptr, ptr %32, align 8, !tbaa !108
+  %103 = load i32, ptr %68, align 4, !tbaa !96
+  %104 = load i32, ptr %7, align 4, !tbaa !21
   %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #15
-  %106 = load ptr, ptr %29, align 8, !tbaa !65
+  %106 = load ptr, ptr %29, align 8, !tbaa !66
   %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #15
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #19
   call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #19
@@ -1555,31 +1568,31 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #19
   call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #19
   %110 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 17
-  %111 = load ptr, ptr %110, align 8, !tbaa !108
-  %112 = load ptr, ptr %12, align 8, !tbaa !17
+  %111 = load ptr, ptr %110, align 8, !tbaa !109
+  %112 = load ptr, ptr %12, align 8, !tbaa !19
   call void %111(ptr noundef %112) #15
   %113 = icmp eq ptr %109, null
   br i1 %113, label %114, label %129
 
 114:                                              ; preds = %108
   %115 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 6
-  %116 = load ptr, ptr %115, align 8, !tbaa !109
-  %117 = load ptr, ptr %11, align 8, !tbaa !17
+  %116 = load ptr, ptr %115, align 8, !tbaa !110
+  %117 = load ptr, ptr %11, align 8, !tbaa !19
   %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #15
   %119 = icmp eq ptr %118, null
   br i1 %119, label %120, label %129
 
 120:                                              ; preds = %114
   %121 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 4
-  %122 = load i64, ptr %121, align 8, !tbaa !53
+  %122 = load i64, ptr %121, align 8, !tbaa !54
   %123 = icmp eq i64 %122, 0
   br i1 %123, label %129, label %124
 
 124:                                              ; preds = %120
-  %125 = load ptr, ptr %18, align 8, !tbaa !96
+  %125 = load ptr, ptr %18, align 8, !tbaa !97
   %126 = trunc i64 %22 to i32
-  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #17
-  %128 = load ptr, ptr %13, align 8, !tbaa !17
+  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #16
+  %128 = load ptr, ptr %13, align 8, !tbaa !19
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %127, ptr align 1 %128, i64 %122, i1 false)
   br label %129
 
@@ -1589,24 +1602,24 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #19
   call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #19
   %131 = add nuw nsw i64 %22, 1
-  br label %21, !llvm.loop !110
+  br label %21, !llvm.loop !111
 
 132:                                              ; preds = %27
-  %133 = load ptr, ptr %18, align 8, !tbaa !96
-  %134 = call i32 @stowplan_run(ptr noundef %133) #17
+  %133 = load ptr, ptr %18, align 8, !tbaa !97
+  %134 = call i32 @stowplan_run(ptr noundef %133) #16
   %135 = icmp eq i32 %134, 0
   br i1 %135, label %141, label %136
 
 136:                                              ; preds = %132
-  %137 = load ptr, ptr %0, align 8, !tbaa !98
-  %138 = load ptr, ptr %137, align 8, !tbaa !65
-  %139 = call ptr @stowplan_message(i32 noundef %134) #17
+  %137 = load ptr, ptr %0, align 8, !tbaa !99
+  %138 = load ptr, ptr %137, align 8, !tbaa !66
+  %139 = call ptr @stowplan_message(i32 noundef %134) #16
   %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #15
   br label %141
 
 141:                                              ; preds = %132, %136, %27
   %142 = phi ptr [ %23, %27 ], [ %140, %136 ], [ null, %132 ]
-  %143 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !50
+  %143 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   %144 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
   %145 = shl i64 %143, 32
   %146 = ashr exact i64 %145, 32
@@ -1629,15 +1642,15 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   %157 = getelementptr inbounds %struct.stowplan_tensor, ptr %144, i64 %148
   %158 = select i1 %156, ptr %157, ptr null
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #19
-  store ptr null, ptr %3, align 8, !tbaa !17
+  store ptr null, ptr %3, align 8, !tbaa !19
   call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #19
-  %159 = load ptr, ptr %0, align 8, !tbaa !98
+  %159 = load ptr, ptr %0, align 8, !tbaa !99
   %160 = getelementptr inbounds %struct.ort_api, ptr %159, i64 0, i32 15
-  %161 = load ptr, ptr %160, align 8, !tbaa !111
+  %161 = load ptr, ptr %160, align 8, !tbaa !112
   %162 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 1
-  %163 = load ptr, ptr %162, align 8, !tbaa !105
+  %163 = load ptr, ptr %162, align 8, !tbaa !106
   %164 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
-  %165 = load i32, ptr %164, align 8, !tbaa !104
+  %165 = load i32, ptr %164, align 8, !tbaa !105
   %166 = sext i32 %165 to i64
   %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #15
   %168 = icmp eq ptr %167, null
@@ -1647,24 +1660,24 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   br i1 %171, label %172, label %187
 
 172:                                              ; preds = %155
-  %173 = load ptr, ptr %0, align 8, !tbaa !98
+  %173 = load ptr, ptr %0, align 8, !tbaa !99
   %174 = getelementptr inbounds %struct.ort_api, ptr %173, i64 0, i32 6
-  %175 = load ptr, ptr %174, align 8, !tbaa !109
+  %175 = load ptr, ptr %174, align 8, !tbaa !110
   %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #15
   %177 = icmp eq ptr %176, null
   br i1 %177, label %178, label %187
 
 178:                                              ; preds = %172
   %179 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 4
-  %180 = load i64, ptr %179, align 8, !tbaa !53
+  %180 = load i64, ptr %179, align 8, !tbaa !54
   %181 = icmp eq i64 %180, 0
   br i1 %181, label %187, label %182
 
 182:                                              ; preds = %178
-  %183 = load ptr, ptr %4, align 8, !tbaa !17
-  %184 = load ptr, ptr %18, align 8, !tbaa !96
+  %183 = load ptr, ptr %4, align 8, !tbaa !19
+  %184 = load ptr, ptr %18, align 8, !tbaa !97
   %185 = trunc i64 %148 to i32
-  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #17
+  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #16
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %186, i64 %180, i1 false)
   br label %187
 
@@ -1673,7 +1686,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #1 {
   call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #19
   call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #19
   %189 = add nuw nsw i64 %148, 1
-  br label %147, !llvm.loop !112
+  br label %147, !llvm.loop !113
 }
 
 ; Function Attrs: minsize nofree nounwind optsize uwtable
@@ -1697,12 +1710,12 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
   %14 = icmp eq i64 %6, 0
   %15 = select i1 %14, ptr @.str.18, ptr @.str.17
   %16 = getelementptr inbounds i64, ptr %1, i64 %6
-  %17 = load i64, ptr %16, align 8, !tbaa !14
+  %17 = load i64, ptr %16, align 8, !tbaa !16
   %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #15
   %19 = sext i32 %18 to i64
   %20 = add nsw i64 %5, %19
   %21 = add nuw i64 %6, 1
-  br label %4, !llvm.loop !113
+  br label %4, !llvm.loop !114
 }
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
@@ -1717,15 +1730,15 @@ declare i32 @llvm.smax.i32(i32, i32) #13
 ; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
 declare ptr @llvm.load.relative.i64(ptr, i64) #14
 
-attributes #0 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #1 = { minsize nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #2 = { minsize nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #3 = { minsize optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #4 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
-attributes #5 = { minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #6 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
-attributes #8 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
+attributes #0 = { minsize nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #1 = { minsize nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #2 = { minsize optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #3 = { mustprogress nocallback nofree nosync nounwind willreturn memory(argmem: readwrite) }
+attributes #4 = { minsize mustprogress nounwind optsize willreturn allockind("free") memory(argmem: readwrite, inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #5 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
+attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
+attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #10 = { minsize nofree nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
@@ -1733,8 +1746,8 @@ attributes #12 = { minsize nofree nounwind optsize uwtable "frame-pointer"="non-
 attributes #13 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
 attributes #14 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
 attributes #15 = { minsize nounwind optsize }
-attributes #16 = { minsize nounwind optsize allocsize(0,1) }
-attributes #17 = { minsize optsize }
+attributes #16 = { minsize optsize }
+attributes #17 = { minsize nounwind optsize allocsize(0,1) }
 attributes #18 = { minsize nounwind optsize allocsize(0) }
 attributes #19 = { nounwind }
 
@@ -1744,113 +1757,114 @@ attributes #19 = { nounwind }
 !1 = !{i32 8, !"PIC Level", i32 2}
 !2 = !{i32 7, !"uwtable", i32 2}
 !3 = !{i32 7, !"frame-pointer", i32 1}
-!4 = !{!5, !9, i64 32}
-!5 = !{!"stowplan", !6, i64 0, !6, i64 4, !6, i64 8, !6, i64 12, !6, i64 16, !6, i64 20, !6, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !7, i64 64, !7, i64 120, !9, i64 152, !10, i64 160, !11, i64 168, !7, i64 296}
-!6 = !{!"int", !7, i64 0}
+!4 = !{!5, !6, i64 72}
+!5 = !{!"program", !6, i64 0, !6, i64 8, !6, i64 16, !6, i64 24, !6, i64 32, !6, i64 40, !6, i64 48, !6, i64 56, !6, i64 64, !6, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152, !9, i64 160}
+!6 = !{!"long", !7, i64 0}
 !7 = !{!"omnipotent char", !8, i64 0}
 !8 = !{!"Simple C/C++ TBAA"}
 !9 = !{!"any pointer", !7, i64 0}
-!10 = !{!"long", !7, i64 0}
-!11 = !{!"", !7, i64 0}
-!12 = !{!5, !6, i64 24}
-!13 = !{!5, !6, i64 20}
-!14 = !{!10, !10, i64 0}
-!15 = distinct !{!15, !16}
-!16 = !{!"llvm.loop.mustprogress"}
-!17 = !{!9, !9, i64 0}
-!18 = !{!5, !6, i64 4}
-!19 = !{!6, !6, i64 0}
-!20 = !{!5, !9, i64 152}
-!21 = !{!5, !10, i64 160}
-!22 = !{!5, !6, i64 0}
-!23 = !{!5, !6, i64 12}
-!24 = !{!25, !10, i64 32}
-!25 = !{!"program", !10, i64 0, !10, i64 8, !10, i64 16, !10, i64 24, !10, i64 32, !10, i64 40, !10, i64 48, !10, i64 56, !10, i64 64, !10, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152, !9, i64 160}
-!26 = !{!25, !10, i64 40}
-!27 = !{!25, !9, i64 144}
-!28 = !{!25, !10, i64 24}
-!29 = !{!5, !9, i64 40}
-!30 = !{!5, !9, i64 48}
-!31 = !{!5, !9, i64 56}
-!32 = !{!33, !10, i64 8}
-!33 = !{!"place", !10, i64 0, !10, i64 8}
-!34 = !{!33, !10, i64 0}
-!35 = distinct !{!35, !16}
-!36 = distinct !{!36, !16}
-!37 = !{!5, !6, i64 8}
-!38 = distinct !{!38, !16}
-!39 = distinct !{!39, !16}
-!40 = distinct !{!40, !16}
-!41 = !{!42, !9, i64 0}
-!42 = !{!"start", !9, i64 0, !6, i64 8}
-!43 = !{!42, !6, i64 8}
-!44 = distinct !{!44, !16}
-!45 = !{i64 0, i64 128, !46}
-!46 = !{!7, !7, i64 0}
-!47 = distinct !{!47, !16}
-!48 = distinct !{!48, !16}
-!49 = !{!25, !10, i64 48}
-!50 = !{!25, !10, i64 56}
-!51 = distinct !{!51, !16}
-!52 = distinct !{!52, !16}
-!53 = !{!54, !10, i64 24}
-!54 = !{!"", !9, i64 0, !9, i64 8, !6, i64 16, !6, i64 20, !10, i64 24}
-!55 = distinct !{!55, !16}
-!56 = distinct !{!56, !16}
-!57 = !{!25, !9, i64 152}
-!58 = !{!25, !9, i64 104}
-!59 = !{!25, !9, i64 112}
-!60 = !{!25, !9, i64 120}
-!61 = !{!25, !9, i64 128}
-!62 = !{!63, !9, i64 0}
-!63 = !{!"ort_api_base", !9, i64 0, !9, i64 8}
-!64 = !{!63, !9, i64 8}
-!65 = !{!66, !9, i64 0}
-!66 = !{!"ort_api", !9, i64 0, !7, i64 8, !9, i64 208, !9, i64 216, !9, i64 224, !7, i64 232, !9, i64 408, !7, i64 416, !9, i64 480, !9, i64 488, !9, i64 496, !7, i64 504, !9, i64 520, !7, i64 528, !9, i64 720, !9, i64 728, !7, i64 736, !9, i64 792, !7, i64 800, !9, i64 1896, !9, i64 1904}
-!67 = !{!68, !9, i64 152}
-!68 = !{!"operator", !69, i64 0, !9, i64 152, !6, i64 160, !6, i64 164, !9, i64 168, !9, i64 176}
-!69 = !{!"ort_operator", !6, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !7, i64 104, !9, i64 136, !9, i64 144}
-!70 = !{!68, !6, i64 160}
-!71 = !{!68, !6, i64 164}
-!72 = distinct !{!72, !16}
-!73 = !{i64 0, i64 4, !19, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 8, !17, i64 40, i64 8, !17, i64 48, i64 8, !17, i64 56, i64 8, !17, i64 64, i64 8, !17, i64 72, i64 8, !17, i64 80, i64 8, !17, i64 88, i64 8, !17, i64 96, i64 8, !17, i64 104, i64 32, !46, i64 136, i64 8, !17, i64 144, i64 8, !17}
-!74 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 8, !17, i64 40, i64 8, !17, i64 48, i64 8, !17, i64 56, i64 8, !17, i64 64, i64 8, !17, i64 72, i64 8, !17, i64 80, i64 8, !17, i64 88, i64 32, !46, i64 120, i64 8, !17, i64 128, i64 8, !17}
-!75 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 8, !17, i64 40, i64 8, !17, i64 48, i64 8, !17, i64 56, i64 8, !17, i64 64, i64 8, !17, i64 72, i64 8, !17, i64 80, i64 32, !46, i64 112, i64 8, !17, i64 120, i64 8, !17}
-!76 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 8, !17, i64 40, i64 8, !17, i64 48, i64 8, !17, i64 56, i64 8, !17, i64 64, i64 8, !17, i64 72, i64 32, !46, i64 104, i64 8, !17, i64 112, i64 8, !17}
-!77 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 8, !17, i64 40, i64 8, !17, i64 48, i64 8, !17, i64 56, i64 8, !17, i64 64, i64 32, !46, i64 96, i64 8, !17, i64 104, i64 8, !17}
-!78 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 8, !17, i64 40, i64 8, !17, i64 48, i64 8, !17, i64 56, i64 32, !46, i64 88, i64 8, !17, i64 96, i64 8, !17}
-!79 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 8, !17, i64 40, i64 8, !17, i64 48, i64 32, !46, i64 80, i64 8, !17, i64 88, i64 8, !17}
-!80 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 8, !17, i64 32, i64 32, !46, i64 64, i64 8, !17, i64 72, i64 8, !17}
-!81 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 8, !17, i64 24, i64 32, !46, i64 56, i64 8, !17, i64 64, i64 8, !17}
-!82 = !{i64 0, i64 8, !17, i64 8, i64 8, !17, i64 16, i64 32, !46, i64 48, i64 8, !17, i64 56, i64 8, !17}
-!83 = !{i64 0, i64 8, !17, i64 8, i64 32, !46, i64 40, i64 8, !17, i64 48, i64 8, !17}
-!84 = !{i64 0, i64 8, !17, i64 8, i64 8, !17}
-!85 = !{i64 0, i64 8, !17}
-!86 = !{!66, !9, i64 208}
-!87 = !{!25, !9, i64 160}
-!88 = !{!66, !9, i64 216}
-!89 = !{!68, !9, i64 168}
-!90 = !{!68, !9, i64 176}
-!91 = !{!66, !9, i64 224}
-!92 = !{!66, !9, i64 1896}
-!93 = !{!66, !9, i64 1904}
-!94 = distinct !{!94, !16}
-!95 = !{!54, !6, i64 20}
-!96 = !{!97, !9, i64 8}
-!97 = !{!"kernel", !9, i64 0, !9, i64 8, !7, i64 16}
-!98 = !{!97, !9, i64 0}
-!99 = !{!66, !9, i64 720}
-!100 = !{!66, !9, i64 520}
-!101 = !{!66, !9, i64 480}
-!102 = !{!66, !9, i64 488}
-!103 = !{!66, !9, i64 496}
-!104 = !{!54, !6, i64 16}
-!105 = !{!54, !9, i64 8}
-!106 = distinct !{!106, !16}
-!107 = !{!54, !9, i64 0}
-!108 = !{!66, !9, i64 792}
-!109 = !{!66, !9, i64 408}
-!110 = distinct !{!110, !16}
-!111 = !{!66, !9, i64 728}
-!112 = distinct !{!112, !16}
-!113 = distinct !{!113, !16}
+!10 = !{!11, !9, i64 32}
+!11 = !{!"stowplan", !12, i64 0, !12, i64 4, !12, i64 8, !12, i64 12, !12, i64 16, !12, i64 20, !12, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !7, i64 64, !7, i64 120, !9, i64 152, !6, i64 160, !13, i64 168, !7, i64 296}
+!12 = !{!"int", !7, i64 0}
+!13 = !{!"", !7, i64 0}
+!14 = !{!11, !12, i64 24}
+!15 = !{!11, !12, i64 20}
+!16 = !{!6, !6, i64 0}
+!17 = distinct !{!17, !18}
+!18 = !{!"llvm.loop.mustprogress"}
+!19 = !{!9, !9, i64 0}
+!20 = !{!11, !12, i64 4}
+!21 = !{!12, !12, i64 0}
+!22 = !{!11, !9, i64 152}
+!23 = !{!11, !6, i64 160}
+!24 = !{!11, !12, i64 0}
+!25 = !{!11, !12, i64 12}
+!26 = !{!5, !6, i64 32}
+!27 = !{!5, !6, i64 40}
+!28 = !{!5, !9, i64 144}
+!29 = !{!5, !6, i64 24}
+!30 = !{!11, !9, i64 40}
+!31 = !{!11, !9, i64 48}
+!32 = !{!11, !9, i64 56}
+!33 = !{!34, !6, i64 8}
+!34 = !{!"place", !6, i64 0, !6, i64 8}
+!35 = !{!34, !6, i64 0}
+!36 = distinct !{!36, !18}
+!37 = distinct !{!37, !18}
+!38 = !{!11, !12, i64 8}
+!39 = distinct !{!39, !18}
+!40 = distinct !{!40, !18}
+!41 = distinct !{!41, !18}
+!42 = !{!43, !9, i64 0}
+!43 = !{!"start", !9, i64 0, !12, i64 8}
+!44 = !{!43, !12, i64 8}
+!45 = distinct !{!45, !18}
+!46 = !{i64 0, i64 128, !47}
+!47 = !{!7, !7, i64 0}
+!48 = distinct !{!48, !18}
+!49 = distinct !{!49, !18}
+!50 = !{!5, !6, i64 48}
+!51 = !{!5, !6, i64 56}
+!52 = distinct !{!52, !18}
+!53 = distinct !{!53, !18}
+!54 = !{!55, !6, i64 24}
+!55 = !{!"", !9, i64 0, !9, i64 8, !12, i64 16, !12, i64 20, !6, i64 24}
+!56 = distinct !{!56, !18}
+!57 = distinct !{!57, !18}
+!58 = !{!5, !9, i64 152}
+!59 = !{!5, !9, i64 104}
+!60 = !{!5, !9, i64 112}
+!61 = !{!5, !9, i64 120}
+!62 = !{!5, !9, i64 128}
+!63 = !{!64, !9, i64 0}
+!64 = !{!"ort_api_base", !9, i64 0, !9, i64 8}
+!65 = !{!64, !9, i64 8}
+!66 = !{!67, !9, i64 0}
+!67 = !{!"ort_api", !9, i64 0, !7, i64 8, !9, i64 208, !9, i64 216, !9, i64 224, !7, i64 232, !9, i64 408, !7, i64 416, !9, i64 480, !9, i64 488, !9, i64 496, !7, i64 504, !9, i64 520, !7, i64 528, !9, i64 720, !9, i64 728, !7, i64 736, !9, i64 792, !7, i64 800, !9, i64 1896, !9, i64 1904}
+!68 = !{!69, !9, i64 152}
+!69 = !{!"operator", !70, i64 0, !9, i64 152, !12, i64 160, !12, i64 164, !9, i64 168, !9, i64 176}
+!70 = !{!"ort_operator", !12, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !7, i64 104, !9, i64 136, !9, i64 144}
+!71 = !{!69, !12, i64 160}
+!72 = !{!69, !12, i64 164}
+!73 = distinct !{!73, !18}
+!74 = !{i64 0, i64 4, !21, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 8, !19, i64 88, i64 8, !19, i64 96, i64 8, !19, i64 104, i64 32, !47, i64 136, i64 8, !19, i64 144, i64 8, !19}
+!75 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 8, !19, i64 88, i64 32, !47, i64 120, i64 8, !19, i64 128, i64 8, !19}
+!76 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 32, !47, i64 112, i64 8, !19, i64 120, i64 8, !19}
+!77 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 32, !47, i64 104, i64 8, !19, i64 112, i64 8, !19}
+!78 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 32, !47, i64 96, i64 8, !19, i64 104, i64 8, !19}
+!79 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 32, !47, i64 88, i64 8, !19, i64 96, i64 8, !19}
+!80 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 32, !47, i64 80, i64 8, !19, i64 88, i64 8, !19}
+!81 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 32, !47, i64 64, i64 8, !19, i64 72, i64 8, !19}
+!82 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 32, !47, i64 56, i64 8, !19, i64 64, i64 8, !19}
+!83 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 32, !47, i64 48, i64 8, !19, i64 56, i64 8, !19}
+!84 = !{i64 0, i64 8, !19, i64 8, i64 32, !47, i64 40, i64 8, !19, i64 48, i64 8, !19}
+!85 = !{i64 0, i64 8, !19, i64 8, i64 8, !19}
+!86 = !{i64 0, i64 8, !19}
+!87 = !{!67, !9, i64 208}
+!88 = !{!5, !9, i64 160}
+!89 = !{!67, !9, i64 216}
+!90 = !{!69, !9, i64 168}
+!91 = !{!69, !9, i64 176}
+!92 = !{!67, !9, i64 224}
+!93 = !{!67, !9, i64 1896}
+!94 = !{!67, !9, i64 1904}
+!95 = distinct !{!95, !18}
+!96 = !{!55, !12, i64 20}
+!97 = !{!98, !9, i64 8}
+!98 = !{!"kernel", !9, i64 0, !9, i64 8, !7, i64 16}
+!99 = !{!98, !9, i64 0}
+!100 = !{!67, !9, i64 720}
+!101 = !{!67, !9, i64 520}
+!102 = !{!67, !9, i64 480}
+!103 = !{!67, !9, i64 488}
+!104 = !{!67, !9, i64 496}
+!105 = !{!55, !12, i64 16}
+!106 = !{!55, !9, i64 8}
+!107 = distinct !{!107, !18}
+!108 = !{!55, !9, i64 0}
+!109 = !{!67, !9, i64 792}
+!110 = !{!67, !9, i64 408}
+!111 = distinct !{!111, !18}
+!112 = !{!67, !9, i64 728}
+!113 = distinct !{!113, !18}
+!114 = distinct !{!114, !18}

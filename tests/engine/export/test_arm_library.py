@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from app.engine.core.program import Program
@@ -21,7 +22,7 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.processor import ARCHITECTURE
 from app.kernels.library.object_file import API
 from tests.engine.export.test_cross_library import NET
-from tests.engine.export.test_library import drawn, planned
+from tests.engine.export.test_library import drawn, planned, whole
 
 pytestmark = pytest.mark.skipif(ARCHITECTURE != "x86_64", reason="libraries for others are made on x86-64")
 COMPILER, EMULATOR, SYSTEM = "aarch64-linux-gnu-gcc", "qemu-aarch64-static", "/usr/aarch64-linux-gnu"
@@ -71,6 +72,60 @@ def test_every_byte_is_the_executors_of_the_same_plan(
             subprocess.run([EMULATOR, "-L", SYSTEM, "./example", *files], cwd=unpacked, check=True)
             for n, array in enumerate(executor.run(inputs).values()):
                 assert (unpacked / f"output-{n}.bin").read_bytes() == np.asarray(array).tobytes()
+
+
+# 8-bit products of every sign, with zero points, in which sdot takes both operands as signed.
+BYTES = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+bytes (uint8[2,6,9,9] u, int8[2,6,9,9] s, uint8[5,22] m, int8[5,24] n, float[3,64] f)
+    => (int32[2,8,9,9] c, int32[2,8,9,9] d, int32[5,12] p, int32[5,20] q, float[3,10] r)
+<uint8 zero = {131}, int8 below = {-7}, int8[8,6,3,3] w, int8[22,12] v, int8[24,20] o,
+ uint8[10,2,16] four, float[20] scales>
+{
+  c = ConvInteger <pads: ints = [1, 1, 1, 1]> (u, w, zero)
+  d = ConvInteger <pads: ints = [1, 1, 1, 1]> (s, w, below)
+  p = MatMulInteger (m, v, zero)
+  q = MatMulInteger (n, o, below)
+  r = com.microsoft.MatMulNBits <K: int = 64, N: int = 10, bits: int = 4, block_size: int = 32,
+        accuracy_level: int = 4> (f, four, scales)
+}"""
+
+
+@needs_emulator
+def test_products_of_bytes_take_the_instruction_that_adds_four(tmp_path: Path, compiler: Compiler) -> None:
+    target = find("cpu-neon-dotprod")
+    program = planned(BYTES, tmp_path, target=target)
+    chosen = [step.choice.implementation.name for step in program.steps]
+    assert chosen == [*["conv_integer.dot"] * 2, *["matmul_integer.dot"] * 2, "matmul_nbits.blocks"]
+    made = library(program, compiler, "bytes")
+    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
+        tar.extractall(tmp_path, filter="data")
+    at = tmp_path / archive_name(made.metadata)
+    listing = subprocess.run(
+        ["aarch64-linux-gnu-objdump", "-d", "model.so"], cwd=at, capture_output=True, text=True, check=True
+    ).stdout
+    assert listing.count("\tsdot\t") >= 5
+    command = [COMPILER, "example.c", "-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN", "-o", "example"]
+    subprocess.run(command, cwd=at, check=True)
+    random = np.random.default_rng(3)
+    inputs = {
+        k: a if a.dtype.kind == "f" else whole(random, a.dtype, a.shape) for k, a in drawn(program, 3).items()
+    }
+    for n, array in enumerate(inputs.values()):
+        array.tofile(at / f"input-{n}.bin")
+    run = ["./example", *(f"input-{n}.bin" for n in range(len(inputs)))]
+    subprocess.run([EMULATOR, "-cpu", "max", "-L", SYSTEM, *run], cwd=at, check=True)
+    with closing(Executor(program, compiler)) as executor:
+        found = executor.run(inputs)
+    for n, array in enumerate(found.values()):
+        assert (at / f"output-{n}.bin").read_bytes() == np.asarray(array).tobytes()
+    peer = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
+    for name, exact in zip(found, peer.run(list(found), inputs)):
+        np.testing.assert_allclose(found[name], exact, rtol=0, atol=0.05 if name == "r" else 0)
+    older = subprocess.run(
+        [EMULATOR, "-cpu", "cortex-a72", "-L", SYSTEM, *run], cwd=at, capture_output=True, text=True
+    )
+    assert older.returncode == 1
+    assert "processor" in older.stdout + older.stderr
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf on this machine")

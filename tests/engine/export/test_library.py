@@ -13,7 +13,7 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph
@@ -80,10 +81,21 @@ def model(text: str) -> onnx.ModelProto:
     random = np.random.default_rng(0)
     for value in proto.graph.value_info:
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        values = random.normal(0, 0.3, shape).astype(np.float32)
+        kind = ir.DataType(value.type.tensor_type.elem_type).numpy()
+        values = (
+            random.normal(0, 0.3, shape).astype(np.float32)
+            if kind == np.float32
+            else whole(random, kind, shape)
+        )
         proto.graph.initializer.append(onnx.numpy_helper.from_array(values, value.name))
     del proto.graph.value_info[:]
     return proto
+
+
+def whole(random: np.random.Generator, kind: Any, shape: Sequence[int]) -> Array:
+    """Integers of all sizes of a type."""
+    limits = np.iinfo(kind)
+    return random.integers(limits.min, limits.max, shape, kind, endpoint=True)
 
 
 def planned(text: str, folder: Path, threads: int = 1, target: Target | None = None) -> Program:

@@ -20,7 +20,7 @@ from app.engine.operators import block_quantized as meaning
 from app.engine.operators.block_quantized import GROUPS, SCALES, ZEROS, B, Form, form_of
 from app.engine.operators.operands import data, fixed_inputs
 from app.kernels.cpu import block_quantized as kernels
-from app.kernels.cpu.codegen.tiles import DOT, LEFT_UNSIGNED, SPREAD_DOT
+from app.kernels.cpu.codegen.tiles import BOTH_SIGNED, DOT, LEFT_UNSIGNED, SPREAD_DOT
 
 Array = np.ndarray[Any, Any]
 
@@ -64,10 +64,10 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
 def _byte_products(form: Form, context: PlanningContext) -> str:
     """How vectors of bytes are multiplied; weights of 4 bits never saturate sums of two products."""
     target = context.target
-    native = "avx512_vnni" in target.isa and target.vector_lanes in (8, 16)
-    native |= "avx_vnni" in target.isa and target.vector_lanes == 8
-    if native:
+    if integer.has_dot(target):
         return LEFT_UNSIGNED + DOT
+    if form.bits == 4 and integer.has_signed_dot(target):
+        return BOTH_SIGNED + DOT
     needed = {4: "ssse3", 8: "avx2", 16: "avx512bw"}[target.vector_lanes]
     return LEFT_UNSIGNED if form.bits == 4 and needed in target.isa else LEFT_UNSIGNED + SPREAD_DOT
 

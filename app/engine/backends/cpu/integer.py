@@ -20,8 +20,10 @@ from app.engine.core.registry import Cost, Implementation, Lower, PlanningContex
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.elementwise import recipe_of
+from app.engine.types.target import Target
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import (
+    BOTH_SIGNED,
     BYTE_PAIRS,
     DOT,
     PAIRED,
@@ -210,6 +212,17 @@ def has_vector(of: Inputs) -> bool:
     return min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2
 
 
+def has_dot(target: Target) -> bool:
+    """True if one instruction adds four products of unsigned and signed bytes to each lane."""
+    native = "avx512_vnni" in target.isa and target.vector_lanes in (8, 16)
+    return native or ("avx_vnni" in target.isa and target.vector_lanes == 8)
+
+
+def has_signed_dot(target: Target) -> bool:
+    """The same of signed bytes."""
+    return "asimddp" in target.isa and target.vector_lanes == 4
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """How products are taken: by steps of the reduction in one element, and whether added at once."""
@@ -226,9 +239,15 @@ class Form:
         if not self.dot:
             return unsigned
         target = context.target
-        native = "avx512_vnni" in target.isa and target.vector_lanes in (8, 16)
-        native |= "avx_vnni" in target.isa and target.vector_lanes == 8
-        return unsigned + (DOT if native else SPREAD_DOT)
+        if has_signed_dot(target):
+            return BOTH_SIGNED + DOT
+        return unsigned + (DOT if has_dot(target) else SPREAD_DOT)
+
+    def shift(self, value: ir.Value, context: PlanningContext) -> int:
+        """Number whose addition gives elements the sign that products of fours want."""
+        if self.dot and has_signed_dot(context.target):
+            return -128 if graph.dtype(value) == np.uint8 else 0
+        return 128 if graph.dtype(value) == np.int8 else 0
 
     def rejection(self, group: Group, context: PlanningContext) -> str | None:
         """Reason why it does not apply."""
@@ -273,16 +292,11 @@ def _fours_rejection(group: Group) -> str | None:
     return None
 
 
-def shift_of(value: ir.Value) -> int:
-    """Number whose addition makes elements unsigned."""
-    return 128 if graph.dtype(value) == np.int8 else 0
-
-
-def corrections(of: Inputs, form: Form) -> tuple[tuple[KernelCall, ...], Argument]:
+def corrections(of: Inputs, form: Form, context: PlanningContext) -> tuple[tuple[KernelCall, ...], Argument]:
     """Calls and addends by which a zero point changes the sums of each output; no call if it is constant."""
     if form.together == 2:
         return (), Constant(np.zeros(1, np.int32))  # activations are widened less their zero point
-    weights, shift = of.shifted, shift_of(of.a)
+    weights, shift = of.shifted, form.shift(of.a, context)
     sums = weights.reshape(weights.shape[0], -1).sum(1) if of.is_conv else weights.sum(-2)
     sums = sums.astype(np.int32)
     zero = graph.constant(of.a_zero)

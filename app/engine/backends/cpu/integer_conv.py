@@ -20,7 +20,6 @@ from app.engine.backends.cpu.integer import (
     cost,
     finish_of,
     rows,
-    shift_of,
     widening_call,
     window_of,
     with_zero,
@@ -73,13 +72,13 @@ def _planes(window: Window, together: int) -> Planes:
     return Planes(before, whole, steps, size, window.batch * window.groups * steps)
 
 
-def _gather(of: Inputs, window: Window, planes: Planes, x: Workspace, together: int) -> KernelCall:
-    """The call that widens the input."""
+def _gather(of: Inputs, window: Window, planes: Planes, x: Workspace, shift: int | None) -> KernelCall:
+    """The call that widens the input, or puts four channels together, with `shift` added."""
     sizes = (window.channels, *window.size, *planes.whole, *planes.before, planes.size)
     table = Constant(np.array(sizes, np.int64))
-    if together == 2:
+    if shift is None:
         return widening_call(of, x, table, planes.count)
-    operands: Operands = (*with_zero(of.a, of.a_zero), shift_of(of.a), ("uint8*", x), ("int64*", table))
+    operands: Operands = (*with_zero(of.a, of.a_zero), shift, ("uint8*", x), ("int64*", table))
     return kernel_call("app.kernels.cpu.pairs:group_planes", operands, planes.count)
 
 
@@ -133,7 +132,7 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     sizes = _sizes(window, planes, form, context)
     width = tiles.columns_of(PAIRS, lanes, SHAPES[together])
     x = Workspace((planes.count * planes.size + 4 * width) * 4)  # a ragged tile reads beyond the last plane
-    correcting, added = corrections(of, form)
+    correcting, added = corrections(of, form, context)
     weights = _panels(of, window, sizes.part_m, sizes.block_m, lanes, together)
     operands: Operands = (
         *of_type("int32*", x, weights, added),
@@ -150,7 +149,8 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
         units * -(-window.outputs // sizes.part_m),
         (form.dtype(RIGHT_UNSIGNED, context), lanes, *finish.static),
     )
-    return _gather(of, window, planes, x, together), *correcting, call
+    shift = None if together == 2 else form.shift(of.a, context)
+    return _gather(of, window, planes, x, shift), *correcting, call
 
 
 def _panels(of: Inputs, window: Window, part: int, block: int, lanes: int, together: int) -> Constant:

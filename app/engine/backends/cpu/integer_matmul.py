@@ -21,7 +21,6 @@ from app.engine.backends.cpu.integer import (
     cost,
     finish_of,
     rows,
-    shift_of,
     with_zero,
 )
 from app.engine.core import graph
@@ -46,9 +45,9 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     lanes, shapes = context.target.vector_lanes, SHAPES[together]
     width = tiles.columns_of(PAIRS, lanes, shapes)
     n, k = product.n, -(-product.k // together)
-    first, a = _left(of, product.k, together)
+    first, a = _left(of, product.k, form, context)
     second, b = _right(of, product, width, form)
-    third, added = corrections(of, form)
+    third, added = corrections(of, form, context)
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
     operands = Product(a, b, added, y, product.m, n, k, offsets)
@@ -109,15 +108,17 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
     )
 
 
-def _left(of: Inputs, k: int, together: int) -> tuple[tuple[KernelCall, ...], Argument]:
+def _left(
+    of: Inputs, k: int, form: Form, context: PlanningContext
+) -> tuple[tuple[KernelCall, ...], Argument]:
     """The first operand with several steps in one element; bytes may be that already."""
-    kind = graph.element_type(of.a)
-    if together == 4 and kind == np.uint8 and k % 4 == 0:
+    together, shift = form.together, form.shift(of.a, context)
+    if together == 4 and shift == 0 and k % 4 == 0:
         return (), of.a
     count = graph.elements(of.a) // max(k, 1)
     y = Workspace(max(count * -(-k // together), 1) * 4)
     if together == 4:
-        grouped: Operands = (*of_values(of.a), shift_of(of.a), ("uint8*", y), k)
+        grouped: Operands = (*of_values(of.a), shift, ("uint8*", y), k)
         return (kernel_call("app.kernels.cpu.pairs:group_rows", grouped, count),), y
     widened: Operands = (*with_zero(of.a, of.a_zero), ("int16*", y), k)
     return (kernel_call("app.kernels.cpu.pairs:widen_rows", widened, count),), y

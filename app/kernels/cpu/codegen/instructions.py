@@ -20,6 +20,7 @@ from app.kernels.cpu.codegen.memory import BfloatType
 from app.kernels.cpu.codegen.tiles import (
     BFLOAT_PAIRS,
     BFLOATS,
+    BOTH_SIGNED,
     BYTE_PAIRS,
     DOT,
     DOTS,
@@ -33,6 +34,7 @@ from app.kernels.cpu.codegen.tiles import (
     RIGHT_UNSIGNED,
     panel_sizes,
 )
+from app.kernels.cpu.runtime.processor import compiled_for
 
 ELEMENTS = {
     "float32": (types.float32, ll.FloatType(), 4),
@@ -301,21 +303,37 @@ class Vectors:
         return self.b.add(even, odd)
 
     def _quad_dot(self, x: Any, y: Any, z: Any) -> Any:
-        """The sum of z and four products of unsigned and signed bytes, exactly modulo 2 ** 32."""
-        unsigned, signed = (x, y) if self.dtype.startswith(LEFT_UNSIGNED) else (y, x)
-        if self.dtype in (LEFT_UNSIGNED + DOT, RIGHT_UNSIGNED + DOT):
+        """The sum of z and four products of bytes, exactly modulo 2 ** 32."""
+        first, second = (y, x) if self.dtype.startswith(RIGHT_UNSIGNED) else (x, y)
+        name = self._quad_instruction()
+        if name is not None:
             bytes_ = ll.VectorType(I8, 4 * self.lanes)
-            name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
-            function = self._function(name, self.type, [self.type, bytes_, bytes_])
-            return self.b.call(function, [z, *(self.b.bitcast(v, bytes_) for v in (unsigned, signed))])
+            function = self._function(f"{name}.{32 * self.lanes}", self.type, [self.type, bytes_, bytes_])
+            return self.b.call(function, [z, *(self.b.bitcast(v, bytes_) for v in (first, second))])
         halves = ll.VectorType(I16, 2 * self.lanes)
         eight, low = (ll.Constant(halves, [n] * (2 * self.lanes)) for n in (8, 0xFF))
-        unsigned, signed = (self.b.bitcast(v, halves) for v in (unsigned, signed))
-        even = self.b.and_(unsigned, low), self.b.ashr(self.b.shl(signed, eight), eight)
-        odd = self.b.lshr(unsigned, eight), self.b.ashr(signed, eight)
-        for pair in (even, odd):
+        first, second = (self.b.bitcast(v, halves) for v in (first, second))
+
+        def even(of: Any) -> Any:
+            return self.b.ashr(self.b.shl(of, eight), eight)
+
+        if self.dtype == BOTH_SIGNED + DOT:
+            pairs = (even(first), even(second)), (self.b.ashr(first, eight), self.b.ashr(second, eight))
+        else:
+            pairs = (
+                (self.b.and_(first, low), even(second)),
+                (self.b.lshr(first, eight), self.b.ashr(second, eight)),
+            )
+        for pair in pairs:
             z = self.b.add(self.pair_products(*(self.b.bitcast(v, self.type) for v in pair)), z)
         return z
+
+    def _quad_instruction(self) -> str | None:
+        """The instruction that is `_quad_dot`, as LLVM names it for x86; None if the processor has none."""
+        if self.dtype in (LEFT_UNSIGNED + DOT, RIGHT_UNSIGNED + DOT):
+            return "llvm.x86.avx512.vpdpbusd"
+        signed = self.dtype == BOTH_SIGNED + DOT and self.lanes in (4, 8)
+        return "llvm.x86.avx2.vpdpbssd" if signed and "+avxvnniint8" in compiled_for().features else None
 
     def _quad_products(self, x: Any, y: Any) -> Any:
         """Sums of four products of unsigned and signed bytes as int32, on x86 only."""

@@ -15,10 +15,15 @@ BYTE_PAIRS = "int16x2 * int8x2"
 # Four 8-bit numbers in one int32; of the two that are multiplied the named one is unsigned, the other signed.
 # Both sums of two products must fit int16 (see `quads_fit`), else they saturate.
 LEFT_UNSIGNED, RIGHT_UNSIGNED = "uint8x4 * int8x4", "int8x4 * uint8x4"
+# Of these both are signed (ARM: sdot), and nothing saturates.
+BOTH_SIGNED = "int8x4 * int8x4"
 # The same without saturation: added to the int32 at once, by one instruction (x86: vpdpbusd), or in pairs
 # of int16 on processors that have none.
 DOT, SPREAD_DOT = "_dot", "_spread_dot"
-DOTS = tuple(kind + by for kind in (LEFT_UNSIGNED, RIGHT_UNSIGNED) for by in (DOT, SPREAD_DOT))
+DOTS = (
+    *(kind + by for kind in (LEFT_UNSIGNED, RIGHT_UNSIGNED) for by in (DOT, SPREAD_DOT)),
+    BOTH_SIGNED + DOT,
+)
 PACKED = (PAIRS, BYTE_PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED, *DOTS)
 # Two bfloat16 in the bits of one float32, low half first. A step of a reduction over them multiplies two of
 # each at once and adds both products to a float32: by one instruction (x86: vdpbf16ps, vcvtneps2bf16 makes

@@ -27,9 +27,9 @@ class Processor(NamedTuple):
         return f"{self.architecture}-unknown-linux-gnu"
 
 
-# Stand-in of numba for a processor of another architecture: its vectors have 128 bits, and it fuses products
-# and sums. The modules are translated afterwards.
-STAND_IN = Processor("x86-64-v3", "+avx2,+fma,+f16c,+prefer-128-bit", "x86_64")
+# Stand-in of numba for a processor of another architecture: its vectors have 128 bits, it fuses products
+# and sums, and adds four products of signed bytes. The modules are translated afterwards.
+STAND_IN = Processor("x86-64-v3", "+avx2,+fma,+f16c,+avxvnniint8,+prefer-128-bit", "x86_64")
 
 
 def compiled_for() -> Processor:

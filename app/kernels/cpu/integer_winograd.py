@@ -311,7 +311,8 @@ def emit(
 
     x: PAIRS of channels with a border (`pairs.widen_planes`); weights: of every `block_m` output channels
     [positions][pairs][rows] panels for every group of rows (`tiles.pack_rows`); scalars: int32, not read;
-    y: [batch, outputs, rows, columns] of type `result`; sizes: IntegerWinogradSizes; work: int32, per thread; then the operands of the recipe.
+    y: [batch, outputs, rows, columns] of type `result`; sizes: IntegerWinogradSizes; work: int32, per thread;
+    then the operands of the recipe.
     Units are parts of `part_m` output channels (fastest), blocks of `lines` lines of tiles, batch.
 
     Args:

@@ -236,6 +236,16 @@ def _branch(size: str, rows: int, width: int) -> OperatorRow:
     )  # fmt: skip
 
 
+def _conv(
+    name: str, size: str, x: tuple[int, ...], w: tuple[int, ...], pads: tuple[int, ...] = (0, 0, 0, 0)
+) -> OperatorRow:
+    return OperatorRow(name, size, f"Conv <pads = {list(pads)}> (x, w)", {"x": normal(*x)}, {"w": normal(*w)})
+
+
+def _product(name: str, size: str, rows: int, depth: int, columns: int) -> OperatorRow:
+    return OperatorRow(name, size, "MatMul(x, w)", {"x": normal(rows, depth)}, {"w": normal(depth, columns)})
+
+
 _DETECTION = (
     _suppression("small", 200, 2, 20),
     _suppression("large", 3000, 8, 100),
@@ -341,4 +351,33 @@ _CONTROL_FLOW = (
     _branch("large", 64, 256),
 )
 
-ROWS: tuple[OperatorRow, ...] = (*_DETECTION, *_IMAGES, *_SCATTERS, *_SIGNALS, _MEL, *_CONTROL_FLOW)
+_PRODUCTS = (
+    _conv("Conv to few channels", "small", (1, 16, 64, 64), (2, 16, 3, 3), (1, 1, 1, 1)),
+    _conv("Conv to few channels", "large", (1, 32, 224, 224), (3, 32, 9, 9), (4, 4, 4, 4)),
+    _conv("Conv from few channels", "small", (1, 3, 64, 64), (16, 3, 3, 3), (1, 1, 1, 1)),
+    _conv("Conv from few channels", "large", (1, 3, 224, 224), (32, 3, 9, 9), (4, 4, 4, 4)),
+    _conv("Conv pointwise", "small", (1, 256, 32, 32), (64, 256, 1, 1)),
+    _conv("Conv pointwise", "large", (1, 1024, 128, 128), (256, 1024, 1, 1)),
+    _conv("Conv of one pixel", "small", (1, 240, 1, 1), (320, 240, 1, 1)),
+    _conv("Conv of one pixel", "large", (1, 960, 1, 1), (1280, 960, 1, 1)),
+    _conv("Conv along one axis", "small", (1, 16, 500), (16, 16, 11), (5, 5)),
+    _conv("Conv along one axis", "large", (1, 16, 8000), (16, 16, 11), (5, 5)),
+    _conv("Conv along one axis, few channels", "small", (1, 16, 1000), (1, 16, 7), (3, 3)),
+    _conv("Conv along one axis, few channels", "large", (1, 32, 8192), (1, 32, 7), (3, 3)),
+    _product("MatMul of one row", "small", 1, 384, 1000),
+    _product("MatMul of one row", "large", 1, 384, 51865),
+    _product("MatMul of few rows", "small", 35, 512, 1000),
+    _product("MatMul of few rows", "large", 35, 512, 10000),
+    _product("MatMul of many rows", "small", 49, 384, 96),
+    _product("MatMul of many rows", "large", 196, 1536, 384),
+)
+
+ROWS: tuple[OperatorRow, ...] = (
+    *_PRODUCTS,
+    *_DETECTION,
+    *_IMAGES,
+    *_SCATTERS,
+    *_SIGNALS,
+    _MEL,
+    *_CONTROL_FLOW,
+)

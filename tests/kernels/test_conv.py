@@ -340,6 +340,7 @@ FUSED = [
     ("conv.implicit_gemm", CASES[7]),
     ("conv.implicit_gemm", CASES[8]),
     ("conv.implicit_gemm", CASES[12]),
+    ("conv.few_outputs", ((2, 9, 13, 37), (3, 9, 3, 5), (2, 1), (1, 0, 2, 3), (1, 1), 1)),
     ("conv.depthwise", DEPTHWISE[1]),
     ("conv.depthwise", DEPTHWISE[2]),
     ("conv_transpose.residues", TRANSPOSED[2]),

@@ -31,6 +31,7 @@ from app.engine.runtime.cpu.memory import ALIGNMENT
 from app.engine.runtime.cpu.rows import flattened
 from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
+from app.kernels.cpu.codegen.tiles import TILED_BFLOATS
 from app.kernels.cpu.runtime.compiler import source_hash
 from app.kernels.cpu.runtime.driver import JUMP
 from app.kernels.cpu.runtime.parallel import Request
@@ -311,7 +312,8 @@ def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str
         features: of the processor that the kernels are compiled for, as LLVM takes them.
         metadata: what `stowplan_metadata` answers, as JSON; `domain` is of the custom operator.
     """
-    bits, state = required(features)
+    tiled = any(TILED_BFLOATS in (static or ()) for _, _, static, _ in image.symbols)
+    bits, state = required(features, tile_registers=tiled)
     names = list(dict.fromkeys(image.symbols.values()))
     number = {name: n for n, name in enumerate(names)}
     arguments = [place for row in image.rows for place in row.arguments]

@@ -47,14 +47,32 @@ def conversion(value: ir.Value, layout: Layout, compilation: Compilation, contex
     """Seconds of one conversion of a value between row-major and a layout: the mean of both directions.
 
     Measured, where both were, or as an accelerator's description tells; none where both are the same bytes.
+    Predicted seconds grow or shrink as those of the conversions of this value to other layouts did where
+    they were measured, so that a layout is not taken because it was not measured.
     """
-    shape = graph.static_shape(value)
-    if layout.is_same_bytes(shape):
+    if layout.is_same_bytes(graph.static_shape(value)):
         return 0.0
-    known = context.timings or BACKEND in context.target.backends
-    timed = _timed(value, layout, compilation, context) if known else None
+    if not context.timings and BACKEND not in context.target.backends:
+        return _predicted(value, layout, context)
+    timed = _timed(value, layout, compilation, context)
     if timed is not None:
         return timed
+    return _predicted(value, layout, context) * _scale(value, compilation, context)
+
+
+def _scale(value: ir.Value, compilation: Compilation, context: PlanningContext) -> float:
+    """Largest measured over predicted seconds of a conversion of the value; 1 where none was measured."""
+    group, ratios = change(value), [0.0]
+    for row in compilation.registry.candidates(OP, compilation.target.backends):
+        found = roofline.measured(row, group, context) if row.op == OP else None
+        if found is not None:
+            (layout,) = row.required_layouts(group, context).values()
+            ratios.append(found[0] / _predicted(value, layout, context))
+    return max(ratios) or 1.0
+
+
+def _predicted(value: ir.Value, layout: Layout, context: PlanningContext) -> float:
+    shape = graph.static_shape(value)
     written = stored_bytes(value, context.storage.get(value), None)
     moved = written + layout.elements(shape) * graph.element_type(value).itemsize
     return roofline.roofline(context.target, flops=0.0, nbytes=3.0 * moved, threads=context.threads)

@@ -87,8 +87,7 @@ def _sparse(compilation: Compilation, context: PlanningContext) -> Iterator[Riva
     if compilation.options.semantics != "stowplan":
         return
     for group, rows, storage in rivals(compilation, declared(compilation), returned(compilation)):
-        measurable = all(_is_measurable(v) for v in (*group.inputs, *group.outputs))
-        if measurable and any(r.predicted(group, context) for r in rows):
+        if _is_measurable(group) and any(r.predicted(group, context) for r in rows):
             yield group, rows, storage
 
 
@@ -352,7 +351,7 @@ def _requests(found: _Candidates, row: Implementation) -> tuple[Request, ...]:
 
 
 def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Candidates]:
-    """Candidates of every group of floats, whose shapes are known.
+    """Candidates of every group of known shapes whose inputs may hold anything.
 
     Implementations over channels last are left out where the prediction takes another layout, unless they
     are as fast: all images have such implementations, and blocks are faster for most.
@@ -363,7 +362,7 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
     for group in compilation.plan.groups:
         if group.op == SUBGRAPH:  # see `app.engine.planning.backend_assignment`
             continue
-        if not all(_is_measurable(v) for v in (*group.inputs, *group.outputs)):
+        if not _is_measurable(group):
             continue
         backend = partition[group.anchor].backend
         able = compilation.registry.candidates(group.op, (backend,))
@@ -405,9 +404,13 @@ def _lies_last(layouts: Mapping[ir.Value, Layout]) -> bool:
     return any(level(layout) == LAST for layout in layouts.values())
 
 
-def _is_measurable(value: ir.Value) -> bool:
-    """True of constants, and of floats of known shape: the elements of others might be no indices."""
-    kind = graph.dtype(value)
-    return not graph.is_dynamic(value) and (
-        graph.is_constant(value) or (kind is not None and kind.kind == "f")
-    )
+def _is_measurable(group: Group) -> bool:
+    """True where shapes are known and inputs may hold any elements: these are no indices or sizes."""
+    values = (*group.inputs, *group.outputs)
+    known = all(not graph.is_dynamic(v) and graph.dtype(v) is not None for v in values)
+    return known and all(graph.is_constant(v) or _holds_anything(v) for v in group.inputs)
+
+
+def _holds_anything(value: ir.Value) -> bool:
+    kind = graph.element_type(value)
+    return kind.kind == "f" or (kind.itemsize == 1 and kind.kind in "iu")

@@ -94,7 +94,13 @@ class Operands:
         if argument in self._formats:
             return self._filled(self._formats[argument], shape, graph.element_type(argument))
         size = self._layouts.get(argument, plain(len(shape))).elements(shape)
-        return np.resize(self._drawn.astype(graph.element_type(argument)), size)
+        return np.resize(self._elements(graph.element_type(argument)), size)
+
+    def _elements(self, kind: np.dtype[Any]) -> Array:
+        """Some elements of a type: any integers of 8 bits, other numbers between a half and one."""
+        if kind.kind in "iu" and kind.itemsize == 1:
+            return self._random.integers(0, 256, self._drawn.size).astype(np.uint8).view(kind)
+        return self._drawn.astype(kind)
 
     def _filled(self, form: SparseFormat, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
         """A sparse value that stores as much as it may, at places that are drawn."""

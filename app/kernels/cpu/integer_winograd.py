@@ -279,9 +279,9 @@ def kernel(x, weights, scalars, y, sizes, work{operands}, begin, end, thread):
         for row in range(part * part_m, end_m, block_m):
             size = min(block_m, end_m - row)
             for i in range(POSITIONS):
-                product(at(weights, (i * outputs + row) * pairs), True, pairs, 1, 0, at(v, i * v_size), v_row,
-                        COLUMNS, pairs, at(m, i * m_size), v_row, size, n, spare, m, 0, m, 0, m, m, 0,
-                        scalars, 0)
+                panel = at(weights, (row * POSITIONS + i * size) * pairs)
+                product(panel, True, pairs, 1, 0, at(v, i * v_size), v_row, COLUMNS, pairs,
+                        at(m, i * m_size), v_row, size, n, spare, m, 0, m, 0, m, m, 0, scalars, 0)
             channel = image * outputs + row
             place = channel * pixels + start
             for j in range(size):
@@ -309,9 +309,10 @@ def emit(
 ) -> Sources:
     """The module of a convolution of 3 x 3 taps, one apart.
 
-    x: PAIRS of channels with a border (`pairs.widen_planes`); weights: [positions][pairs][rows] panels for
-    every group of rows (`tiles.pack_rows`); scalars: int32, not read; y: [batch, outputs, rows, columns]
-    of type `result`; sizes: IntegerWinogradSizes; work: int32, per thread; then the operands of the recipe.
+    x: PAIRS of channels with a border (`pairs.widen_planes`); weights: of every `block_m` output channels
+    [positions][pairs][rows] panels for every group of rows (`tiles.pack_rows`); scalars: int32, not read;
+    y: [batch, outputs, rows, columns] of type `result`; sizes: IntegerWinogradSizes; work: int32, per thread;
+    then the operands of the recipe.
     Units are parts of `part_m` output channels (fastest), blocks of `lines` lines of tiles, batch.
 
     Args:

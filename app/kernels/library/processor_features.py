@@ -68,16 +68,19 @@ BITS: Mapping[str, Bit] = {
 }
 
 
-def required(features: str) -> tuple[tuple[Bit, ...], int]:
+def required(features: str, tile_registers: bool) -> tuple[tuple[Bit, ...], int]:
     """Bits that must be set for code with these features, and the bits of XCR0; of AT_HWCAP on ARM.
 
     Args:
         features: as LLVM takes them, `+avx2,-avx512f,...`; those that are no instructions which LLVM
             chooses by itself are left out.
+        tile_registers: whether the code has instructions of AMX, which LLVM never chooses by itself.
     """
     on = {name[1:] for name in features.split(",") if name.startswith("+")}
     if "neon" in on:
         return (), HWCAP_ASIMDDP * ("dotprod" in on)
+    if not tile_registers:  # a system may refuse them to a process that has no use for them
+        on = {name for name in on if not name.startswith("amx-")}
     bits = tuple(bit for name, bit in BITS.items() if name in on)
     state = XCR0_AVX if "avx" in on else 0
     state |= XCR0_AVX512 if "avx512f" in on else 0

@@ -210,3 +210,25 @@ def test_what_is_measured_may_be_the_fastest_by_the_error_of_its_prediction(tmp_
                 doubt = min(math.hypot(known.of(row.name).error, known.of(best.name).error), doubt)
             # The best that multiplies as often as the definition is measured beside fast algorithms alone.
             assert math.log(seconds[row] / seconds[best]) <= doubt + 1e-9 or plainly == [row]
+
+
+def test_groups_whose_inputs_are_8_bits_are_measured_and_those_of_indices_are_not(tmp_path: Path) -> None:
+    """What a convolution reads may be any numbers; what Gather reads must be rows that there are."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (uint8[1, 32, 28, 28] x, int64[3] i) => (int32[1, 64, 28, 28] y, float[3, 100] z) {
+        y = ConvInteger <pads = [1, 1, 1, 1]> (x, w)
+        z = Gather (table, i)
+    }"""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.integers(-9, 9, (64, 32, 3, 3)).astype(np.int8),
+        "table": rng.standard_normal((50, 100), np.float32),
+    }
+    path = tmp_path / "integers.onnx"
+    onnx.save(ir.to_proto(model_of(text, weights)), path)
+    loaded = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+    compilation = session.planned(loaded, OPTIONS).compilation
+    found = autotune.candidates(compilation, PlanningContext.of(compilation))
+    rows = {row.name for group, row in found if group.op != "ChangeLayout"}
+    assert {"conv_integer.pairs", "conv_integer.winograd_f2"} <= rows
+    assert not any(name.startswith("gather") for name in rows)

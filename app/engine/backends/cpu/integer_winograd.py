@@ -110,13 +110,13 @@ def _cut(window: Window, context: PlanningContext, algorithm: Algorithm) -> Cut:
 
 
 def _packed(of: Inputs, cut: Cut, lanes: int, algorithm: Algorithm) -> Constant:
-    """Transformed weights, pairs of channels as steps, by position and part."""
+    """Transformed weights, pairs of channels as steps, by block of outputs and position: a single stream."""
     weights = integer_winograd.transformed(of.shifted, algorithm)
     steps = tiles.pack_steps(weights.transpose(0, 2, 1), 2).transpose(0, 2, 1)
     panels = [
-        tiles.pack_rows(matrix[first : first + cut.part], cut.block, lanes, PAIRED)
+        tiles.pack_rows(matrix[first : first + cut.block], cut.block, lanes, PAIRED)
+        for first in range(0, steps.shape[1], cut.block)
         for matrix in steps
-        for first in range(0, steps.shape[1], cut.part)
     ]
     return Constant(np.concatenate(panels), of.b.name or "")
 

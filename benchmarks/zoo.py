@@ -6,8 +6,8 @@ onnxruntime without optimizations, or the reference evaluator where that saturat
 thread is timed by the processor time of the process, which other work on the machine does not lengthen. The
 ratio is the better of onnxruntime and OpenVINO in float32 over ours. `elsewhere` counts the steps that no
 implementation of ours computes, by backend. `--target` plans for another processor that this one can run,
-such as `cpu-avx2`, by predicted times. Ends with status 1 where a row is missing, differs, has steps elsewhere, or
-is slower.
+such as `cpu-avx2`, by predicted times. Ends with status 1 where a row is missing, differs, has steps
+elsewhere, or is slower.
 """
 
 import argparse

@@ -105,7 +105,7 @@ def one_hot(node: ir.Node) -> Run:
 
     Raises ValueError for others, where `zeros` is 0.
     """
-    names = [str(name) for name in graph.attribute(node, "cats_strings", ())]
+    names: tuple[str, ...] = tuple(map(str, graph.attribute(node, "cats_strings", ())))
     table = {name: place for place, name in enumerate(names)}
     rows = np.vstack([np.eye(len(names), dtype=np.float32), np.zeros((1, len(names)), np.float32)])
     allowed = bool(graph.attribute(node, "zeros", 1))

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready
+.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -186,6 +186,10 @@ library-models: $(VENV)/.installed-test
 # Ensembles of trees, one row and many, beside onnxruntime.
 bench-trees: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.trees
+
+# Models of the zoo beside onnxruntime and OpenVINO: those that its scripts wrote to build/zoo, and the small ones.
+bench-zoo: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.zoo
 
 # Memory of training steps, beside MXNet's own plans of the same networks.
 bench-training: $(VENV)/.installed-bench $(MXNET)/.installed

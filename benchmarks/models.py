@@ -79,7 +79,8 @@ def find(name: str, folders: Sequence[Path], scratch: Path) -> Found:
 def recorded(folder: Path, name: str) -> list[Case]:
     """(inputs, outputs) of every recorded case of `name`.io.npz."""
     found: dict[str, Case] = {}
-    with np.load(folder / f"{name}.io.npz") as arrays:
+    # Strings are arrays of objects; the files are ours.
+    with np.load(folder / f"{name}.io.npz", allow_pickle=True) as arrays:
         for key in arrays.files:
             *case, side, value = (
                 key.split("__", 2) if key.startswith("case") else ("case0", *key.split("__", 1))

@@ -26,8 +26,8 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import group_of, implementation, model_of
 
 TARGET = replace(find("cpu-avx512-bf16"), name="other")
-TILED = replace(TARGET, isa=(*TARGET.isa, "amx_tile", "amx_bf16"))
-INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd", "tdpbf16ps", "vcvtne2ps2bf16")
+TILED = replace(TARGET, isa=(*TARGET.isa, "amx_tile", "amx_bf16", "amx_int8"))
+INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd", "tdpbf16ps", "tdpbusd", "tdpbsud", "vcvtne2ps2bf16")
 CONV = """g (float[1,64,14,14] x, float[96,64,3,3] w) => (float[1,96,14,14] y)
     { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"""
 DEEP = """g (float[1,256,14,14] x, float[144,256,3,3] w) => (float[1,144,14,14] y)
@@ -39,6 +39,8 @@ STEM = """g (float[1,3,32,32] x, float[32,3,7,7] w) => (float[1,32,16,16] y)
 MATMUL = "g (float[64,512] x, float[512,768] w) => (float[64,768] y) { y = MatMul(x, w) }"
 ROWS = "g (float[4,512] x, float[512,768] w) => (float[4,768] y) { y = MatMul(x, w) }"
 INTEGER = """g (uint8[64,512] x, int8[512,96] w) => (int32[64,96] y) { y = MatMulInteger(x, w) }"""
+INTEGER_CONV = """g (uint8[1,64,14,14] x, int8[96,64,3,3] w) => (int32[1,96,14,14] y)
+    { y = ConvInteger<pads = [1, 1, 1, 1]>(x, w) }"""
 CASES = {
     "conv.blocked_bf16": CONV,
     "conv.winograd_f2_bf16": CONV,
@@ -51,6 +53,7 @@ CASES = {
     "matmul_integer.dot": INTEGER,
 }
 TILED_CASES = {"conv.blocked_tiles": CONV, "conv.blocked_stem_tiles": STEM, "matmul.tiles": MATMUL}
+TILED_CASES |= {"matmul_integer.tiles": INTEGER, "conv_integer.tiles": INTEGER_CONV}
 
 
 def compiled(name: str, text: str, compiler: Compiler) -> list[dict[str, object]]:

@@ -131,6 +131,39 @@ PACKED = {
 }
 
 
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("keys", [40, 700])
+def test_a_row_whose_weights_are_nan_is_zero_where_the_graph_clears_them(
+    compiler: Compiler, row: str, keys: int
+) -> None:
+    a = split_heads(1, 2, 9, keys, 16, 16)
+    a["q"][0, 4, 1, 3] = np.nan
+    mask = np.where(np.random.default_rng(1).random((1, 1, 9, keys)) < 0.3, -np.inf, 0.0)
+    mask[0, 0, 2] = -np.inf
+    a["m"] = mask.astype(np.float32)
+    body = (
+        HEADS
+        + """
+        f = Mul(a, c) g = Mul(b, c) s = MatMul(f, g) u = Add(s, m) p = Softmax <axis = -1> (u)
+        n = IsNaN(p) w = Where(n, o, p) z = MatMul(w, d) y = Transpose <perm = [0, 2, 1, 3]> (z)"""
+    )
+    fixed = {"c": np.array(0.5, np.float32), "o": np.zeros(1, np.float32)}
+    (group,) = groups(body, a, fixed)
+    assert group.op == ATTENTION
+    (y,) = run_group(implementation(row, REGISTRY), group, a, compiler)
+    q, k, v = (a[n].swapaxes(1, 2) for n in "qkv")
+    expected = np.nan_to_num(definition(q, k, v, 0.25, a["m"])).swapaxes(1, 2)
+    assert not y[0, 2].any()
+    assert not y[0, 4, 1].any()
+    assert_close(y, expected)
+
+
+def test_weights_that_become_other_numbers_than_zero_are_no_attention() -> None:
+    a = split_heads(1, 2, 9, 8, 16, 16)
+    body = HEADS + "s = MatMul(a, b) p = Softmax(s) n = IsNaN(p) w = Where(n, o, p) y = MatMul(w, d)"
+    assert ATTENTION not in {g.op for g in groups(body, a, {"o": np.ones(1, np.float32)})}
+
+
 @pytest.mark.parametrize("way", PACKED)
 def test_operands_may_be_parts_of_one_projection(compiler: Compiler, way: str) -> None:
     x = np.random.default_rng(0).standard_normal((1, 21, 3 * 2 * 8)).astype(np.float32)

@@ -12,9 +12,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FEATURES = "avx avx2 fma f16c bmi bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512bf16 avx512vnni"
 
 # What else a processor has, and what of it the rows with each ending use.
-PROCESSORS = {"sapphirerapids": " amx-tile amx-bf16", "znver4": ""}
+PROCESSORS = {"sapphirerapids": " amx-tile amx-bf16 amx-int8", "znver4": ""}
 USED = {
     "bf16": {"vdpbf16ps", "vcvtneps2bf16"},
+    "matmul_integer.tiles": {"tdpbusd"},
+    "conv_integer.tiles": {"tdpbsud"},
     "tiles": {"tdpbf16ps", "vcvtne2ps2bf16"},
     "dot": {"vpdpbusd"},
 }

@@ -52,6 +52,7 @@ def rows_that_run(op: str) -> list[tuple[str, int]]:
     """Rows of an operator with the vectors that they compile for on this machine."""
     rows = [(f"{op}.pairs", 8), (f"{op}.pairs", 16), (f"{op}.dot", 8), (f"{op}.dot", 16)]
     rows += [(f"{op}.bytes", 8), (f"{op}.bytes", 16)] * (op == "matmul_integer")
+    rows += [(f"{op}.tiles", 16)] * ("amx_int8" in host().isa)
     return [*rows, (f"{op}.quads", 8)] if "avx2" in host().isa else rows
 
 
@@ -174,7 +175,7 @@ def test_quantized_products_equal_the_dequantized_ones(
 @pytest.mark.parametrize(("row", "lanes"), rows_that_run("matmul_integer"))
 def test_ragged_products_are_exact_at_the_extremes(compiler: Compiler, row: str, lanes: int) -> None:
     rng = np.random.default_rng(1)
-    for (m, k, n), dtype in (((1, 517, 33), "uint8"), ((13, 1100, 50), "uint8"), ((7, 3, 5), "int8")):
+    for (m, k, n), dtype in (((1, 517, 33), "uint8"), ((43, 1100, 50), "uint8"), ((7, 3, 5), "int8")):
         bounds = np.iinfo(dtype)
         a = rng.choice([bounds.min, bounds.max], (m, k)).astype(dtype)
         wide = not row.endswith("quads")
@@ -228,6 +229,7 @@ CONVOLUTIONS = (
     (7, 13, 1, (9, 11), (3, 3), (1, 1, 1, 1), (1, 1)),
     (10, 6, 2, (8, 19), (2, 5), (0, 2, 1, 1), (2, 3)),
     (9, 70, 1, (5, 5), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (130, 70, 1, (7, 9), (3, 3), (1, 1, 1, 1), (2, 1)),  # a reduction in parts
 )
 DEPTHWISE = (
     (3, 3, 3, (7, 7), (3, 3), (1, 1, 1, 1), (1, 1)),

@@ -39,6 +39,7 @@ class Core:
             are hidden.
         causal: whether query s sees keys up to s + past only.
         zero: whether a row that sees no key is zero; else NaN.
+        clears_nan: whether a row whose weights are NaN is zero, whatever made them so; with `zero`.
     """
 
     q: Operand
@@ -50,6 +51,7 @@ class Core:
     causal: bool = False
     past: int = 0
     zero: bool = False
+    clears_nan: bool = False
 
 
 def spread(shape: tuple[int, ...]) -> Array:
@@ -167,21 +169,35 @@ class _Chain:
     first: ir.Node
     between: tuple[ir.Node, ...]  # scale and mask
     softmax: ir.Node
+    clearing: tuple[ir.Node, ...]  # of NaN
     second: ir.Node
     mask: ir.Value | None
     scale: float
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        return self.first, *self.between, self.softmax, self.second
+        return self.first, *self.between, self.softmax, *self.clearing, self.second
+
+
+def _cleared(weights: ir.Value) -> tuple[ir.Node, ...]:
+    """The nodes of Where(IsNaN(weights), 0, weights), as PyTorch spells weights that see no key; or none."""
+    users = {use.node.op_type: use.node for use in weights.uses()}
+    where, is_nan = users.get("Where"), users.get("IsNaN")
+    if where is None or is_nan is None or where.inputs[0] is not is_nan.outputs[0]:
+        return ()
+    if where.inputs[2] is not weights or graph.number(where.inputs[1]) != 0.0:
+        return ()
+    return (is_nan, where) if graph.shape(where.outputs[0]) == graph.shape(weights) else ()
 
 
 def _chain(softmax: ir.Node) -> _Chain | None:
     """The chain that a Softmax is in, if it is one."""
     value, scores = softmax.inputs[0], softmax.outputs[0]
-    second = next((use.node for use in scores.uses()), None)
+    clearing = _cleared(scores)
+    weights = clearing[-1].outputs[0] if clearing else scores
+    second = next((use.node for use in weights.uses()), None)
     shape = graph.shape(scores)
-    if shape is None or second is None or second.op_type != "MatMul" or second.inputs[0] is not scores:
+    if shape is None or second is None or second.op_type != "MatMul" or second.inputs[0] is not weights:
         return None
     if graph.attribute(softmax, "axis", -1) % max(len(shape), 1) != len(shape) - 1:
         return None
@@ -191,7 +207,7 @@ def _chain(softmax: ir.Node) -> _Chain | None:
         if graph.shape(value) != shape:
             return None
         if node.op_type == "MatMul":
-            return _Chain(node, tuple(reversed(between)), softmax, second, mask, scale)
+            return _Chain(node, tuple(reversed(between)), softmax, clearing, second, mask, scale)
         between.append(node)
         if node.op_type == "Mul":
             value, factor = _scaled(node)
@@ -282,7 +298,8 @@ def read(group: Group) -> Core | str:
         if isinstance(added, str):
             return added
         mask = added
-    return Core(q, k, v, y, mask, chain.scale * q_scale * k_scale)
+    clears = bool(chain.clearing)
+    return Core(q, k, v, y, mask, chain.scale * q_scale * k_scale, zero=clears, clears_nan=clears)
 
 
 def _traced(

@@ -5,6 +5,7 @@ point operations look at float32 and float64 only: in half precision a regrouped
 differ by more than rounding.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.graph import scalar
-from app.engine.core.rewriter import Replacement, RewriteRule, constant, sole_reader, value_like
+from app.engine.core.rewriter import Made, Replacement, RewriteRule, constant, sole_reader, value_like
 
 Array = np.ndarray[Any, Any]
+
+_LARGEST_MASK = 1 << 23  # elements of scores whose masks are added up
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 # Operators that turn a rounding error into another result; and those that hand one on to them.
@@ -363,7 +366,54 @@ def hoist_invariant(node: ir.Node) -> Replacement | None:
     )
 
 
+def join_masks(node: ir.Node) -> Replacement | None:
+    """Softmax of a product plus constants, between Reshapes that cancel: one constant, no Reshape.
+
+    Attention within windows adds a bias for each head, then a mask for each window where scores are taken
+    apart by images and windows: so they are one attention. The sums of the constants round once.
+    """
+    value, shape = node.inputs[0], graph.shape(node.inputs[0])
+    added: list[Array] = []
+    seen = 0
+    while value is not None and sole_reader(value) is not None and (maker := value.producer()) is not None:
+        extents = graph.shape(value)
+        if shape is None or extents is None or math.prod(extents) > _LARGEST_MASK:
+            return None
+        if maker.op_type == "Add":
+            source, other = next(
+                ((a, b) for a, b in (maker.inputs, maker.inputs[::-1]) if graph.is_constant(b)), (None, None)
+            )
+            if source is None or other is None or graph.shape(source) != extents:
+                return None
+            wide = np.broadcast_to(graph.array(other).astype(np.float64), extents)
+            added.append(_narrowed(wide.reshape(shape)))
+            value = source
+        elif maker.op_type == "Reshape":
+            value, seen = maker.inputs[0], seen + 1
+        else:
+            break
+    makes = None if value is None else value.producer()
+    if makes is None or makes.op_type != "MatMul" or graph.shape(value) != shape or value.dtype not in FLOATS:
+        return None
+    if not added or (len(added) < 2 and not seen):
+        return None
+    made = Made(node)
+    total = made.array(sum(added[1:], added[0]).astype(graph.element_type(value)), "masks")
+    axis = graph.attribute(node, "axis", -1)
+    return Replacement((made("Softmax", made("Add", value, total), axis=axis),), made.nodes)
+
+
+def _narrowed(array: Array) -> Array:
+    """An array with one element along the axes along which it is the same."""
+    for axis in range(array.ndim):
+        first = array.take([0], axis)
+        if np.array_equal(np.broadcast_to(first, array.shape), array):
+            array = first
+    return array
+
+
 ROWS = (
+    RewriteRule(join_masks, ("Softmax",), nested=False),
     RewriteRule(hoist_invariant, ("Loop", "Scan")),
     RewriteRule(flatten_concat, ("Concat",), nested=False),
     RewriteRule(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),

@@ -20,6 +20,7 @@ f32 = np.float32
 LOWEST = f32(-math.inf)
 ZERO = f32(0.0)
 BOOLEAN, ADDITIVE = 1, 2  # kinds of mask
+CLEARED = 2  # of `zero`
 RAW, CAPPED, MASKED, PROBABILITIES = 0, 1, 2, 3  # what the output of scores shows
 
 
@@ -60,7 +61,7 @@ class AttentionSizes(SizeTable):
     mask_k: int
     mask_length: int  # keys that the mask tells about; the others are hidden
     causal: int  # whether a query sees no key behind its own position
-    zero: int  # whether a row that sees no key is zero, else NaN
+    zero: int  # whether a row that sees no key is zero, else NaN; 2: one whose weights are NaN is zero too
     past: int  # position of the first query
 
 
@@ -198,6 +199,8 @@ def attention(q, k, v, mask, lengths, scalars, y, scores, sizes, work, begin, en
         fill(result, ZERO, n.width)
         if visible or not n.zero:
             _softmax(at(mine, first), last - first)
+            if n.zero == CLEARED and math.isnan(mine[first]):
+                continue
             value = at(v, n.v_at + b * n.v_b + h // n.group * n.v_h + first * n.v_s)
             _add_product(at(mine, first), value, n.v_s, result, last - first, n.width)
         if n.shown == PROBABILITIES:

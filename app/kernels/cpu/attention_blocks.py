@@ -47,7 +47,9 @@ import math
 import numpy as np
 from app.kernels.cpu.codegen.inner import njit
 
+from app.kernels.cpu.attention import CLEARED
 from app.kernels.cpu.attention_blocks import turner
+from app.kernels.cpu.recurrent import fill
 from app.kernels.cpu.copies import rows_copier
 from app.kernels.cpu.extrema import maximum
 from app.kernels.cpu.codegen.generator import at
@@ -191,6 +193,9 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
                 if key + block_keys >= seen:
                     for i in range(m):
                         total = totals[row - first + i]
+                        if zero == CLEARED and not total > ZERO:
+                            fill(at(result, i * y_s), ZERO, width)
+                            continue
                         scaled(at(result, i * y_s), width, ZERO if zero and total == ZERO else ONE / total)
 """
 

@@ -2,14 +2,16 @@
 
 `gemm.product` takes several steps of a reduction at once: two of PAIRS (`pairs` widens operands to
 them), or four of 8-bit numbers as they are: by one instruction (`tiles.DOTS`), or where the weights are known
-not to saturate on the way. Zero points of the latter are corrected by what they add to the sums.
+not to saturate on the way; or 64 by tile registers (`integer_tiles`). Zero points of all but pairs are
+corrected by what they add to the sums.
 """
 
 from dataclasses import dataclass
 
+from app.kernels.cpu import integer_tiles
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
-from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS
+from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS, TILE_DOTS
 from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
 from app.kernels.cpu.gemm import product_library
 from app.kernels.expressions import Recipe
@@ -31,6 +33,7 @@ class IntegerMatmulSizes(SizeTable):
     m: int
     n: int
     k: int
+    a_row: int  # elements from one row of a to the next
     block_m: int
     block_n: int
     block_k: int
@@ -53,15 +56,15 @@ def kernel(a, b, corrections, y, offsets, sizes, work{operands}, begin, end, thr
         j = unit // blocks_m % blocks_n * block_n
         batch = unit // (blocks_m * blocks_n)
         rows, width = min(block_m, m - i), min(block_n, n - j)
-        first = at(a, offsets[2 * batch] + i * k)
+        first = at(a, offsets[2 * batch] + i * a_row)
         whole = at(b, offsets[2 * batch + 1] + j * k)
         place = batch * m * n + i * n + j
         for chunk in range(chunks):
             k0 = chunk * block_k
             last = chunk == chunks - 1
             to, step = (at(y, place), n) if {direct} and last else (mine, block_n)
-            flags = (ACCUMULATE if chunk > 0 else 0) | (COLUMN_BIAS if {corrects} and last else 0)
-            product(first, False, k, 1, k0, at(whole, k0 * COLUMNS), COLUMNS, k * COLUMNS,
+            flags = ACCUMULATE if chunk > 0 else COLUMN_BIAS if {corrects} else 0
+            product(first, False, a_row, 1, k0, at(whole, k0 * COLUMNS), COLUMNS, k * COLUMNS,
                     min(block_k, k - k0), to, step, rows, width, spare, mine, block_n,
                     mine, 0, at(corrections, j), mine, 0, mine, flags)
 {finish}
@@ -82,14 +85,14 @@ def emit_matmul(
 ) -> Sources:
     """The module of a matrix product.
 
-    a: rows of k elements; b: panels of COLUMNS columns (`tiles.right_element`);
+    a: rows of k elements, a_row apart; b: panels of COLUMNS columns (`tiles.right_element`);
     corrections: int32[n], not of pairs;
     offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type
     `result`; sizes: IntegerMatmulSizes; work: int32, per thread; then the operands of the
     recipe. Units are blocks of m (fastest), n, batch.
 
     Args:
-        dtype: of the elements of operands: PAIRS, BYTE_PAIRS, or four numbers in one.
+        dtype: of the elements of operands: PAIRS, BYTE_PAIRS, or four numbers in one, TILE_DOTS among them.
         lanes: int32 in a register.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see MATMUL_PLACES.
@@ -128,6 +131,8 @@ class IntegerConvSizes(SizeTable):
     tap_count: int
     groups: int
     outputs: int  # channels of the output, per group
+    weight_rows: int  # rows of weights of a group, and their elements
+    weight_row: int
     pixels: int
     block_m: int
     part_m: int
@@ -208,16 +213,16 @@ def kernel(x, weights, corrections, y, taps, sizes, work{operands}, begin, end, 
             else:
                 panel, panel_k = at(source, k0 * plane + start), plane
             last = chunk == chunks - 1
-            flags = (ACCUMULATE if chunk > 0 else 0) | (ROW_BIAS if {corrects} and last else 0)
+            flags = ACCUMULATE if chunk > 0 else ROW_BIAS if {corrects} else 0
             for i in range(m0, m1, block_m):
                 m = min(block_m, m1 - i)
                 row, channel = group * outputs + i, image * outputs + i
                 place = channel * pixels + start
                 mine = at(sums, (i - m0) * sums_row * (chunks > 1))
                 to, step = (at(y, place), pixels) if {direct} and last else (mine, sums_row)
-                product(at(weights, row * depth), True, depth, 1, k0, panel, panel_k, COLUMNS, k,
-                        to, step, m, n, spare, mine, sums_row, at(corrections, row), 1, mine, mine, 0, mine,
-                        flags)
+                product(at(weights, (group * weight_rows + i) * weight_row), True, weight_row, 1, k0,
+                        panel, panel_k, COLUMNS, k, to, step, m, n, spare, mine, sums_row,
+                        at(corrections, row), 1, mine, mine, 0, mine, flags)
                 if last:
 {finish}
 """
@@ -238,13 +243,14 @@ def emit_conv(
     """The module of a convolution as an implicit matrix product.
 
     x: channels with a border, several in one element (`pairs`); weights: [elements * taps][rows] panels
-    for every group of rows (`tiles.pack_rows`); corrections: int32[groups * outputs], not of PAIRS;
+    for every group of rows (`tiles.pack_rows`), or tiles of TILE_DOTS (`tiles.pack_row_tiles`);
+    corrections: int32[groups * outputs], not of PAIRS;
     y: [batch, groups * outputs, ...] of type `result`; taps: int64, offset of each tap in a plane;
     sizes: IntegerConvSizes; work: int32, per thread; then the operands of the recipe. Units are
     parts of `part_m` output channels (fastest), blocks of `block_n` pixels, groups, batch.
 
     Args:
-        dtype: of the elements of operands: PAIRS, or four numbers in one.
+        dtype: of the elements of operands: PAIRS, or four numbers in one, TILE_DOTS among them.
         lanes: int32 in a register.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see CONV_PLACES.
@@ -277,7 +283,11 @@ def _module(
         corrects=dtype not in (PAIRS, BYTE_PAIRS),
         finish=runs.format(places=begins) if recipe else "                    pass" * ("last:" in kernel),
     )
-    product = product_library(dtype, lanes, PAIRED if dtype in (PAIRS, BYTE_PAIRS) else QUADS)
+    product: str | tuple[str, ...]
+    if dtype in TILE_DOTS:
+        product = integer_tiles.product_library(dtype)
+    else:
+        product = product_library(dtype, lanes, PAIRED if dtype in (PAIRS, BYTE_PAIRS) else QUADS)
     if not recipe:
         return product, _HEAD + text
     advances = tuple((FIXED if place in fixed else ALONG, kind) for place, kind in operands)

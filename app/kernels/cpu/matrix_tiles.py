@@ -38,12 +38,14 @@ _SIZE, _TABLE = types.int64, types.CPointer(types.int64)
 _SHAPE = bytes([1]) + bytes(15) + bytes([64, 0]) * 8 + bytes(16) + bytes([ROWS]) * 8 + bytes(8)
 
 
-def _instruction(builder: Any, name: str, *arguments: Any) -> None:
+def instruction(builder: Any, name: str, *arguments: Any) -> None:
+    """An instruction of x86 by the name of its intrinsic."""
     kind = ll.FunctionType(ll.VoidType(), [a.type for a in arguments])
     builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), arguments)
 
 
-def _flat(builder: Any, pointer: Any) -> Any:
+def flat(builder: Any, pointer: Any) -> Any:
+    """The same address, of bytes."""
     return builder.bitcast(pointer, I8.as_pointer())
 
 
@@ -55,7 +57,7 @@ def configure(_context):
         shape = ll.Constant(ll.ArrayType(I8, len(_SHAPE)), bytearray(_SHAPE))
         place = cgutils.global_constant(builder.module, "tile_shape", shape)
         place.align = 64
-        _instruction(builder, "ldtilecfg", _flat(builder, place))
+        instruction(builder, "ldtilecfg", flat(builder, place))
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -66,7 +68,7 @@ def release(_context):
     """Give the tile registers back: the system saves and restores those that are in use."""
 
     def generate(context, builder, _signature, _values):
-        _instruction(builder, "tilerelease")
+        instruction(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -127,7 +129,7 @@ def tiles_product(rows: int, columns: int, lines: int) -> Any:
         def prefetch(pointer: Any) -> None:
             kind = ll.FunctionType(ll.VoidType(), [I8.as_pointer(), I32, I32, I32])
             function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-            b.call(function, [_flat(b, pointer), *(ll.Constant(I32, i) for i in (0, 2, 1))])
+            b.call(function, [flat(b, pointer), *(ll.Constant(I32, i) for i in (0, 2, 1))])
 
         stride, panel_stride = b.mul(a_row, number(4)), number(columns * LANES * 4)
         starts = [v.at(a, b.mul(a_row, number(r * ROWS))) for r in range(rows)]
@@ -139,16 +141,16 @@ def tiles_product(rows: int, columns: int, lines: int) -> Any:
                 prefetch(v.at(asked, line * LANES))
             for r in range(rows):
                 left = cells + r % own_left
-                place = _flat(b, v.at(starts[r], index))
-                _instruction(b, "tileloadd64", tile(left), place, stride)
+                place = flat(b, v.at(starts[r], index))
+                instruction(b, "tileloadd64", tile(left), place, stride)
                 # Back and forth, so that an operand whose register another one will take is used twice.
                 for j in range(columns) if r % 2 == 0 else reversed(range(columns)):
                     register = cells + own_left + j % own_right
                     if loaded.get(register) != j:
-                        place = _flat(b, v.at(right, j * LANES))
-                        _instruction(b, "tileloadd64", tile(register), place, panel_stride)
+                        place = flat(b, v.at(right, j * LANES))
+                        instruction(b, "tileloadd64", tile(register), place, panel_stride)
                         loaded[register] = j
-                    _instruction(b, "tdpbf16ps", *map(tile, (r * columns + j, left, register)))
+                    instruction(b, "tdpbf16ps", *map(tile, (r * columns + j, left, register)))
             step = ROWS * columns * LANES
             return [b.add(index, block_step), v.at(right, step), v.at(asked, lines * LANES)]
 
@@ -158,12 +160,12 @@ def tiles_product(rows: int, columns: int, lines: int) -> Any:
             return [v.at(place, 1), right, asked]
 
         for cell in range(cells):
-            _instruction(b, "tilezero", tile(cell))
+            instruction(b, "tilezero", tile(cell))
         repeat(b, tap_count, [taps, panel, ahead], tap)
         for r in range(rows):
             for j in range(columns):
-                place = _flat(b, v.at(sums, j * SUMS + r * ROWS * LANES))
-                _instruction(b, "tilestored64", tile(r * columns + j), place, number(LANES * 4))
+                place = flat(b, v.at(sums, j * SUMS + r * ROWS * LANES))
+                instruction(b, "tilestored64", tile(r * columns + j), place, number(LANES * 4))
         b.ret_void()
 
     return typed(signature, outlined(f"tiles_{rows}x{columns}_{lines}", write))

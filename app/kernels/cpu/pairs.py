@@ -87,9 +87,8 @@ def widen_planes(x, zero, y, sizes, begin, end):
                 y[to + j] = 0
 
 
-def group_rows(x, shift, y, k, begin, end):
-    """y[i, p] = x[i, p] + shift as uint8. x: 8-bit T[m, k]; y: uint8[m, 4 ceil(k / 4)]; units are rows."""
-    row = (k + 3) // 4 * 4
+def group_rows(x, shift, y, k, row, begin, end):
+    """y[i, p] = x[i, p] + shift as uint8, then zeros. x: 8-bit T[m, k]; y: uint8[m, row]; units are rows."""
     for i in range(begin, end):
         for p in range(k):
             y[i * row + p] = np.uint8(np.int32(x[i * k + p]) + shift)

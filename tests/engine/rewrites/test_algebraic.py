@@ -391,3 +391,21 @@ def test_unused_optional_outputs_and_inputs_are_left_out(tmp_path: Path) -> None
     assert len(pool.outputs) == 1
     assert len(clip.inputs) == 1
     assert all(graph.shape(v) is not None for v in graph.values(compilation.graph))
+
+
+WINDOWS = """s = MatMul(q, k) b = Add(s, bias) i = Constant <value_ints = [2, 3, 2, 5, 5]> ()
+    w = Reshape(b, i) m = Add(w, mask) o = Constant <value_ints = [6, 2, 5, 5]> () r = Reshape(m, o)
+    p = Softmax <axis = -1> (r) y = MatMul(p, v)"""
+HEADS_OF_WINDOWS = "(float[6,2,5,4] q, float[6,2,4,5] k, float[6,2,5,4] v) => (float[6,2,5,4] y)"
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_masks_of_attention_within_windows_are_one(tmp_path: Path, images: int) -> None:
+    weights = {"bias": normal(1, 2, 5, 5), "mask": normal(images, 3, 1, 5, 5)}
+    assert simplified(HEADS_OF_WINDOWS, WINDOWS, tmp_path, weights) == ["MatMul", "Add", "Softmax", "MatMul"]
+
+
+def test_masks_that_something_else_reads_stay_apart(tmp_path: Path) -> None:
+    weights = {"bias": normal(1, 2, 5, 5), "mask": normal(1, 3, 1, 5, 5)}
+    both = HEADS_OF_WINDOWS.replace("float[6,2,5,4] y)", "float[6,2,5,4] y, float[2,3,2,5,5] m)")
+    assert simplified(both, WINDOWS, tmp_path, weights).count("Reshape") == 2

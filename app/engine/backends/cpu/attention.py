@@ -210,7 +210,7 @@ def strides(core: Core) -> dict[str, int]:
         **dict(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), masked)),
         "mask_length": keys if mask is None else mask.shape[3],
         "causal": core.causal,
-        "zero": core.zero,
+        "zero": core.zero + core.clears_nan,
         "past": core.past,
     }
 

@@ -4,6 +4,7 @@ Activations are widened to pairs of int16 by a call of their own, constants offl
 become what the group stores (a recipe: scale, bias, limit, quantize) while they are in cache.
 """
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,10 @@ from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspac
 from app.engine.core.group import Group
 from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext, Rejection
 from app.engine.cost.roofline import flops
-from app.engine.operators import conv_geometry, epilogues
+from app.engine.operators import conv_geometry, epilogues, matmul_geometry
 from app.engine.operators.elementwise import recipe_of
 from app.engine.types.target import Target
+from app.kernels.cpu import integer_tiles
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import (
     BOTH_SIGNED,
@@ -30,6 +32,8 @@ from app.kernels.cpu.codegen.tiles import (
     PAIRS,
     QUADS,
     SPREAD_DOT,
+    TILE_DOT,
+    TILED,
     Shapes,
 )
 from app.kernels.cpu.integer_products import CONV_PLACES, MATMUL_PLACES
@@ -38,6 +42,10 @@ from app.kernels.expressions import Recipe, stored
 Array = np.ndarray[Any, Any]
 
 BYTES = ("int8", "uint8")
+TILES = "amx_int8"
+TILES_RATE = 3.0  # products of four bytes a second by tile registers, over those of float32 by vectors
+# Operations of float32 that take as long as gathering a four of bytes, ending a sum, and grouping a byte.
+GATHERING, ENDING, GROUPING = 6.0, 12.0, 8.0
 DEPTH = 256  # pairs: 16 columns of so many steps stay in the first cache
 
 
@@ -231,11 +239,28 @@ class Form:
     together: int
     dot: bool = False
     narrow: bool = False  # pairs of the second operand lie in memory as bytes
+    tiled: bool = False  # by tile registers
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of register tiles."""
+        return TILED if self.tiled else PAIRED if self.together == 2 else QUADS
+
+    def spare(self, lanes: int) -> int:
+        """Elements of the scratch memory of a product."""
+        return integer_tiles.SPARE if self.tiled else tiles.spare(PAIRS, lanes, self.shapes)
+
+    def steps(self, k: int) -> int:
+        """Elements that k steps of a reduction take."""
+        elements = -(-k // self.together)
+        return elements + -elements % tiles.TILE if self.tiled else elements
 
     def dtype(self, unsigned: str, context: PlanningContext) -> str:
         """The type of an element; `unsigned` names the operand whose bytes are."""
         if self.together == 2:
             return BYTE_PAIRS if self.narrow else PAIRS
+        if self.tiled:
+            return unsigned + TILE_DOT
         if not self.dot:
             return unsigned
         target = context.target
@@ -256,6 +281,8 @@ class Form:
             return reason
         if self.narrow:
             return _fours_rejection(group)
+        if self.tiled:
+            return _tiles_rejection(context) or _fours_rejection(group)
         if self.dot and "int8" not in context.target.precisions:
             return f"target {context.target.name!r} has no instruction that adds four products of bytes"
         return _fours_rejection(group) or (None if self.dot else _quads_rejection(group, context))
@@ -276,6 +303,16 @@ def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
     steps = tiles.pack_steps(shifted, 4)
     if not tiles.quads_fit(steps):
         return f"two products of {of.b.name!r} and an activation may add up to more than 16 bits"
+    return None
+
+
+def _tiles_rejection(context: PlanningContext) -> str | None:
+    """Reason why no tile registers multiply bytes here."""
+    target = context.target
+    if TILES not in target.isa:
+        return f"target {target.name!r} has no {TILES}, or its system does not permit its use"
+    if target.vector_lanes != tiles.TILE:
+        return f"vectors of {target.vector_lanes} int32; tile registers have {tiles.TILE} columns"
     return None
 
 
@@ -314,9 +351,6 @@ def with_zero(value: ir.Value, zero: ir.Value | None) -> tuple[Operand, ...]:
     return of_type(f"{graph.dtype(value)}*", value, zero or absent)
 
 
-SHAPES: dict[int, Shapes] = {2: PAIRED, 4: QUADS}  # of tiles, by the steps that are taken together
-
-
 def widening_call(of: Inputs, x: Workspace, table: Constant, planes: int) -> KernelCall:
     """The call of `pairs.widen_planes` on the first operand."""
     operands: Operands = (*with_zero(of.a, of.a_zero), ("int16*", x), ("int64*", table))
@@ -325,6 +359,8 @@ def widening_call(of: Inputs, x: Workspace, table: Constant, planes: int) -> Ker
 
 def cost(group: Group, context: PlanningContext, form: Form) -> float:
     """Seconds of the tiles as they are computed, whole; what is stored counts as some steps more."""
+    if form.tiled:
+        return _tiles_cost(group, context)
     wasted = 1.0
     widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
     if "Conv" in group.op:
@@ -337,10 +373,29 @@ def cost(group: Group, context: PlanningContext, form: Form) -> float:
     return group_roofline(group, context, computed, efficiency, total_bytes(group) + widened)
 
 
+def _tiles_cost(group: Group, context: PlanningContext) -> float:
+    """Tiles are whole; most of the time goes to what is gathered for them, and to what becomes of sums."""
+    of = Inputs(group.anchor)
+    if of.is_conv:
+        window = window_of(group)
+        m, n, depth = window.outputs, window.pixels, -(-window.channels // 4) * window.taps
+        products = window.batch * window.groups
+        gathered = products * depth * n * (window.taps > 1 or window.pixels != math.prod(window.size))
+    else:
+        product = matmul_geometry.product_of(of.a, of.b)
+        m, n, depth, products = product.m, product.n, -(-product.k // 4), len(product.offsets)
+        gathered = 0
+    tile = tiles.TILE
+    steps = products * math.prod(-(-size // tile) for size in (m, n, depth))
+    computed = 2.0 * steps * tile**3 / TILES_RATE
+    moved = GATHERING * gathered + ENDING * products * m * n + GROUPING * graph.elements(of.a)
+    return group_roofline(group, context, computed + moved, 0.95)
+
+
 PAIRS_FORM = Form("pairs", 2)
 # For few rows, which take weights from memory as fast as it gives them.
 BYTES_FORM = Form("bytes", 2, narrow=True)
-FORMS = (PAIRS_FORM, Form("quads", 4), Form("dot", 4, dot=True))
+FORMS = (PAIRS_FORM, Form("quads", 4), Form("dot", 4, dot=True), Form("tiles", 4, tiled=True))
 
 # Operators, and how the names of their rows begin.
 CONVOLUTIONS = {"ConvInteger": "conv_integer", "QLinearConv": "qlinear_conv"}

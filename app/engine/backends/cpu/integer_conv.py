@@ -13,7 +13,6 @@ from app.engine.backends.cpu.integer import (
     CONVOLUTIONS,
     DEPTH,
     FORMS,
-    SHAPES,
     Form,
     Inputs,
     corrections,
@@ -83,11 +82,12 @@ def _gather(of: Inputs, window: Window, planes: Planes, x: Workspace, shift: int
 
 
 def _sizes(window: Window, planes: Planes, form: Form, context: PlanningContext) -> IntegerConvSizes:
-    lanes, shapes = context.target.vector_lanes, SHAPES[form.together]
+    lanes, shapes = context.target.vector_lanes, form.shapes
+    multiple = tiles.TILE if form.tiled else 1
     depth = planes.steps * window.taps
     gathers = window.taps > 1 or window.stride != (1, 1, 1) or planes.whole != window.out
     block_n = blocking.balanced(window.pixels, COLUMNS, tiles.columns_of(PAIRS, lanes, shapes))
-    block_k = blocking.balanced(depth, DEPTH, 1)
+    block_k = blocking.balanced(depth, DEPTH, multiple)
     block_m = blocking.balanced(window.outputs, ROWS, shapes[lanes][0])
     part = window.outputs
     units = window.batch * window.groups * -(-window.pixels // block_n)
@@ -95,7 +95,7 @@ def _sizes(window: Window, planes: Planes, form: Form, context: PlanningContext)
         part = blocking.balanced(window.outputs, -(-window.outputs // context.threads), block_m)
     row = blocking.panel_row(block_n, 4)
     sums = row * (part + block_m if depth > block_k else block_m)
-    spare = tiles.spare(PAIRS, lanes, shapes)
+    spare = form.spare(lanes)
     return IntegerConvSizes(
         packed_image=gathers,
         pairs=planes.steps,
@@ -110,6 +110,8 @@ def _sizes(window: Window, planes: Planes, form: Form, context: PlanningContext)
         tap_count=window.taps,
         groups=window.groups,
         outputs=window.outputs,
+        weight_rows=blocking.balanced(window.outputs, window.outputs, multiple),
+        weight_row=blocking.balanced(depth, depth, multiple),
         pixels=window.pixels,
         block_m=block_m,
         part_m=part,
@@ -130,10 +132,12 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     lanes = context.target.vector_lanes
     planes = _planes(window, together)
     sizes = _sizes(window, planes, form, context)
-    width = tiles.columns_of(PAIRS, lanes, SHAPES[together])
-    x = Workspace((planes.count * planes.size + 4 * width) * 4)  # a ragged tile reads beyond the last plane
+    width = tiles.columns_of(PAIRS, lanes, form.shapes)
+    behind = (tiles.TILE if form.tiled else 0) * planes.size
+    # A ragged tile reads beyond the last plane.
+    x = Workspace((planes.count * planes.size + behind + 4 * width) * 4)
     correcting, added = corrections(of, form, context)
-    weights = _panels(of, window, sizes.part_m, sizes.block_m, lanes, together)
+    weights = _panels(of, window, sizes, lanes, form)
     operands: Operands = (
         *of_type("int32*", x, weights, added),
         (f"{stored(finish.result)}*", y),
@@ -153,14 +157,16 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     return _gather(of, window, planes, x, shift), *correcting, call
 
 
-def _panels(of: Inputs, window: Window, part: int, block: int, lanes: int, together: int) -> Constant:
+def _panels(of: Inputs, window: Window, sizes: IntegerConvSizes, lanes: int, form: Form) -> Constant:
     """The weights as tiles read them: [elements of channels * taps][rows] for every group of rows."""
     shifted = of.shifted.reshape(window.groups * window.outputs, window.channels, -1)
-    steps = tiles.pack_steps(shifted, together).reshape(window.groups, window.outputs, -1)
+    steps = tiles.pack_steps(shifted, form.together).reshape(window.groups, window.outputs, -1)
+    if form.tiled:
+        return Constant(np.stack([tiles.pack_row_tiles(matrix) for matrix in steps]), of.b.name or "")
     panels = [
-        tiles.pack_rows(matrix[first : first + part], block, lanes, SHAPES[together])
+        tiles.pack_rows(matrix[first : first + sizes.part_m], sizes.block_m, lanes, form.shapes)
         for matrix in steps
-        for first in range(0, window.outputs, part)
+        for first in range(0, window.outputs, sizes.part_m)
     ]
     return Constant(np.concatenate(panels), of.b.name or "")
 

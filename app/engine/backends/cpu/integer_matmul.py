@@ -13,7 +13,6 @@ from app.engine.backends.cpu.integer import (
     DEPTH,
     FORMS,
     PRODUCTS,
-    SHAPES,
     Finish,
     Form,
     Inputs,
@@ -38,19 +37,19 @@ PANELS = 8
 
 
 def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
-    together = form.together
     (y,) = group.outputs
     of, finish = Inputs(group.anchor), finish_of(group)
     product = matmul_geometry.product_of(of.a, of.b)
-    lanes, shapes = context.target.vector_lanes, SHAPES[together]
-    width = tiles.columns_of(PAIRS, lanes, shapes)
-    n, k = product.n, -(-product.k // together)
-    first, a = _left(of, product.k, form, context)
+    width = tiles.columns_of(PAIRS, context.target.vector_lanes, form.shapes)
+    n, k = product.n, form.steps(product.k)
+    # Rows of tiles lie an odd number of cache lines apart, so that they spread over the sets of the caches.
+    row = blocking.panel_row(k, 4) if form.tiled else k
+    first, a = _left(of, product.k, row, form, context)
     second, b = _right(of, product, width, form)
     third, added = corrections(of, form, context)
     size = -(-n // width) * width * k
-    offsets = [(i // max(product.k, 1) * k, j // max(product.k * n, 1) * size) for i, j in product.offsets]
-    operands = Product(a, b, added, y, product.m, n, k, offsets)
+    offsets = [(i // max(product.k, 1) * row, j // max(product.k * n, 1) * size) for i, j in product.offsets]
+    operands = Product(a, b, added, y, product.m, n, k, row, offsets)
     return *first, *second, *third, product_call(operands, finish, form, context)
 
 
@@ -65,25 +64,28 @@ class Product:
     m: int
     n: int
     k: int
+    a_row: int  # from one row of a to the next
     offsets: Sequence[tuple[int, int]]  # elements, where a and b of each batch begin
 
 
 def product_call(of: Product, finish: Finish, form: Form, context: PlanningContext) -> KernelCall:
     """The call of `emit_matmul`."""
-    lanes, shapes = context.target.vector_lanes, SHAPES[form.together]
+    lanes, shapes = context.target.vector_lanes, form.shapes
     width = tiles.columns_of(PAIRS, lanes, shapes)
     m, n, k, offsets = of.m, of.n, of.k, of.offsets
     block_m = blocking.balanced(m, ROWS, shapes[lanes][0])
     block_n = blocking.balanced(n, PANELS * width, width)
     while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * context.threads:
         block_n -= width
-    block_k = max(k, 1) if m <= shapes[lanes][0] else blocking.balanced(k, DEPTH, 1)
+    multiple = tiles.TILE if form.tiled else 1
+    block_k = max(k, 1) if m <= shapes[lanes][0] else blocking.balanced(k, DEPTH, multiple)
     sums = block_m * block_n if k > block_k or finish.recipe else 0
-    spare = tiles.spare(PAIRS, lanes, shapes)
+    spare = form.spare(lanes)
     sizes = IntegerMatmulSizes(
         m=m,
         n=n,
         k=k,
+        a_row=of.a_row,
         block_m=block_m,
         block_n=block_n,
         block_k=block_k,
@@ -109,16 +111,17 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
 
 
 def _left(
-    of: Inputs, k: int, form: Form, context: PlanningContext
+    of: Inputs, k: int, row: int, form: Form, context: PlanningContext
 ) -> tuple[tuple[KernelCall, ...], Argument]:
-    """The first operand with several steps in one element; bytes may be that already."""
-    together, shift = form.together, form.shift(of.a, context)
-    if together == 4 and shift == 0 and k % 4 == 0:
+    """The first operand with several steps in one element, `row` of them a row; bytes may be that already."""
+    shift = form.shift(of.a, context)
+    if form.together == 4 and shift == 0 and k == 4 * row:
         return (), of.a
     count = graph.elements(of.a) // max(k, 1)
-    y = Workspace(max(count * -(-k // together), 1) * 4)
-    if together == 4:
-        grouped: Operands = (*of_values(of.a), shift, ("uint8*", y), k)
+    behind = form.shapes[tiles.TILE][0] if form.tiled else 0  # rows of a tile that are read
+    y = Workspace(max((count + behind) * row, 1) * 4)
+    if form.together == 4:
+        grouped: Operands = (*of_values(of.a), shift, ("uint8*", y), k, 4 * row)
         return (kernel_call("app.kernels.cpu.pairs:group_rows", grouped, count),), y
     widened: Operands = (*with_zero(of.a, of.a_zero), ("int16*", y), k)
     return (kernel_call("app.kernels.cpu.pairs:widen_rows", widened, count),), y
@@ -130,6 +133,8 @@ def _right(
     """The second operand as panels of columns, and the call that packs one that changes between runs."""
     if of.fixed:
         steps = tiles.pack_steps(matmul_geometry.matrices(product, of.shifted), form.together)
+        behind = [(0, 0)] * (steps.ndim - 2) + [(0, form.steps(product.k) - steps.shape[-2]), (0, 0)]
+        steps = np.pad(steps, behind)
         packed = tiles.pack_columns(steps, width)
         return (), Constant(tiles.narrowed(packed) if form.narrow else packed, of.b.name or "")
     batches = max(graph.elements(of.b) // max(product.k * product.n, 1), 1)

@@ -135,10 +135,12 @@ def zip_map(node: ir.Node) -> Run:
     return run
 
 
-def _host(function: Callable[[ir.Node], Run]) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
+def host(function: Callable[[ir.Node], Run]) -> Callable[[Group, PlanningContext], tuple[Call, ...]]:
+    """A lowering to one call from Python that `function` prepares."""
+
     def lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         node = group.anchor
-        name = f"{__name__}:{function.__name__}"
+        name = f"{function.__module__}:{function.__name__}"
         return (HostCall(name, node, tuple(node.inputs), tuple(node.outputs)),)
 
     return lower
@@ -152,7 +154,7 @@ IMPLEMENTATIONS = tuple(
     Implementation(name, op, "numba-cpu", rejection, lower, cost, domain=domain)
     for name, domain, op, rejection, lower, cost in (
         ("labels.encode", DOMAIN, "LabelEncoder", _encoder_rejection, _encoder_lower, _encoder_cost),
-        ("labels.names", "", "Gather", _names_rejection, _host(look_up), _host_cost),
-        ("labels.zip_map", DOMAIN, "ZipMap", _maps_rejection, _host(zip_map), _host_cost),
+        ("labels.names", "", "Gather", _names_rejection, host(look_up), _host_cost),
+        ("labels.zip_map", DOMAIN, "ZipMap", _maps_rejection, host(zip_map), _host_cost),
     )
 )

@@ -71,7 +71,7 @@ def _projection(group: Group, layer: Layer, gates: Workspace, context: PlanningC
     steps = tiles.pack_steps(w.transpose(1, 0, 2).reshape(layer.inputs, columns), 2)
     panels = Constant(tiles.pack_columns(steps, width), _name(node, W))
     nothing = Constant(np.zeros(1, np.int32))
-    operands = Product(x, panels, nothing, gates, layer.rows, columns, len(steps), [(0, 0)])
+    operands = Product(x, panels, nothing, gates, layer.rows, columns, len(steps), len(steps), [(0, 0)])
     recipe: Recipe = (
         ("Cast", (0,), ("float32",)),
         ("Mul", (1, 2), ()),

@@ -83,6 +83,8 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     if reason is not None:
         return reason
     core = _core(group)
+    if core.clears_nan:
+        return "a row whose weights are NaN is zero, here it is NaN"
     for name, operand in (("queries", core.q), ("keys", core.k), ("values", core.v), ("the result", core.y)):
         if operand.shape[3] > 1 and operand.strides[3] != 1:
             return f"rows of {name} are {operand.strides[3]} elements apart"

@@ -24,7 +24,10 @@ DOTS = (
     *(kind + by for kind in (LEFT_UNSIGNED, RIGHT_UNSIGNED) for by in (DOT, SPREAD_DOT)),
     BOTH_SIGNED + DOT,
 )
-PACKED = (PAIRS, BYTE_PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED, *DOTS)
+# The same by tile registers, see `integer_tiles`: what they multiply comes in sixteens of fours.
+TILE_DOT = "_tile_dot"
+TILE_DOTS = tuple(kind + TILE_DOT for kind in (LEFT_UNSIGNED, RIGHT_UNSIGNED))
+PACKED = (PAIRS, BYTE_PAIRS, LEFT_UNSIGNED, RIGHT_UNSIGNED, *DOTS, *TILE_DOTS)
 # Two bfloat16 in the bits of one float32, low half first. A step of a reduction over them multiplies two of
 # each at once and adds both products to a float32: by one instruction (x86: vdpbf16ps, vcvtneps2bf16 makes
 # them), or by shifts and fused products on processors that have none, with the same result but for
@@ -72,8 +75,9 @@ PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 1)}
 QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 1)}
 
 LINE = 64  # bytes of a cache line
+TILE = 16  # rows of a tile register, and elements of four bytes of a row
 
-# Of tile registers, see `matrix_tiles`.
+# Of tile registers, see `matrix_tiles` and `integer_tiles`.
 TILED: Shapes = {16: (32, 16, 2, 1)}
 # Of fixed point, which takes four registers for a vector of columns.
 FIXED: Shapes = {4: (2, 1, 2, 1), 8: (2, 1, 2, 1), 16: (4, 2, 3, 1)}
@@ -121,6 +125,14 @@ def row_groups(rows: int, block: int, lanes: int, shapes: Shapes = SHAPES) -> li
             groups.append((row, size))
             row += size
     return groups
+
+
+def pack_row_tiles(a: Array) -> Array:
+    """T[m, k] to [ceil(m / 16), ceil(k / 16), 16, 16] for tile registers, filled up with zeros."""
+    rows, steps = (-(-size // TILE) for size in a.shape)
+    whole = np.zeros((rows * TILE, steps * TILE), a.dtype)
+    whole[: a.shape[0], : a.shape[1]] = a
+    return np.ascontiguousarray(whole.reshape(rows, TILE, steps, TILE).swapaxes(1, 2))
 
 
 def pack_rows(a: Array, block: int, lanes: int, shapes: Shapes = SHAPES) -> Array:

@@ -1,0 +1,143 @@
+"""Rows of tensors of strings, which Python moves and looks up: names of categories that a model is given.
+
+Strings are objects of the host, so each of these steps is a call from Python, as long as its elements take.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu.labels import SECONDS, Run, host
+from app.engine.core import graph
+from app.engine.core.group import Group
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.operators.forest import DOMAIN
+from app.engine.operators.operands import data
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Move: TypeAlias = Callable[[ir.Node, Sequence[Array]], Array]
+LOOKUP = 1e-7  # s of one string that is looked up
+
+
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Reason why a group is not one node on strings of known shapes."""
+    node = group.anchor
+    if len(group.nodes) > 1:
+        return "it computes one node"
+    if data(node).dtype != ir.DataType.STRING:
+        return f"value {data(node).name!r} holds no strings"
+    for value in (data(node), node.outputs[0]):
+        if graph.shape(value) is None:
+            return f"value {value.name!r} has no static shape"
+    return None
+
+
+def _reshaped(node: ir.Node, values: Sequence[Array]) -> Array:
+    return values[0].reshape(graph.static_shape(node.outputs[0]))
+
+
+_MOVES: Mapping[str, Move] = {
+    "Concat": lambda node, values: np.concatenate(values, graph.attribute(node, "axis", 0)),
+    "Gather": lambda node, values: values[0].take(values[1], graph.attribute(node, "axis", 0)),
+    "Transpose": lambda node, values: values[0].transpose(graph.attribute(node, "perm", None)),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), _reshaped),
+}
+
+
+def moved(node: ir.Node) -> Run:
+    """Strings elsewhere, see `app.engine.core.calls.HostCall`; raises IndexError for an index outside."""
+    move = _MOVES[node.op_type]
+    return lambda values: [move(node, [np.asarray(v) for v in values if v is not None])]
+
+
+def _encoder_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _rejection(group, context)
+    if reason is None and _table(group.anchor) is None:
+        return "its keys are no strings, or its values no numbers"
+    return reason
+
+
+def _table(node: ir.Node) -> tuple[dict[str, Any], Any, np.dtype[Any]] | None:
+    """Numbers by name, that of other names, and their type, of an encoder of names; None for others."""
+    names = graph.attribute(node, "cats_strings", ()) or graph.attribute(node, "classes_strings", ())
+    numbers: Sequence[Any] = range(len(names))
+    missing, kind = graph.attribute(node, "default_int64", -1), np.dtype(np.int64)
+    if node.op_type == "CategoryMapper":
+        numbers = graph.attribute(node, "cats_int64s", ())
+    elif keys := graph.attribute(node, "keys_strings", ()):
+        names = keys
+        numbers = graph.attribute(node, "values_int64s", ())
+        if floats := graph.attribute(node, "values_floats", ()):
+            numbers, kind = floats, np.dtype(np.float32)
+            missing = graph.attribute(node, "default_float", -0.0)
+    if not names or len(names) != len(numbers):
+        return None
+    # The first of equal names counts.
+    return {str(name): number for name, number in reversed([*zip(names, numbers)])}, missing, kind
+
+
+def encoded(node: ir.Node) -> Run:
+    """Numbers of names, see `app.engine.core.calls.HostCall`."""
+    found = _table(node)
+    assert found is not None, node.name
+    table, missing, kind = found
+
+    def run(values: Sequence[object | None]) -> list[object]:
+        x = np.asarray(values[0])
+        numbers = [table.get(name, missing) for name in x.reshape(-1).tolist()]
+        return [np.array(numbers, kind).reshape(x.shape)]
+
+    return run
+
+
+def _one_hot_rejection(group: Group, context: PlanningContext) -> str | None:
+    reason = _rejection(group, context)
+    names = graph.attribute(group.anchor, "cats_strings", ())
+    if reason is None and (not names or len(set(names)) < len(names)):
+        return "its categories are no strings, or one is there twice"
+    return reason
+
+
+def one_hot(node: ir.Node) -> Run:
+    """1 where a category is met, see `app.engine.core.calls.HostCall`.
+
+    Raises ValueError for others, where `zeros` is 0.
+    """
+    names: tuple[str, ...] = tuple(map(str, graph.attribute(node, "cats_strings", ())))
+    table = {name: place for place, name in enumerate(names)}
+    rows = np.vstack([np.eye(len(names), dtype=np.float32), np.zeros((1, len(names)), np.float32)])
+    allowed = bool(graph.attribute(node, "zeros", 1))
+
+    def run(values: Sequence[object | None]) -> list[object]:
+        x = np.asarray(values[0])
+        places = [table.get(name, len(names)) for name in x.reshape(-1).tolist()]
+        if not allowed and len(names) in places:
+            unknown = x.reshape(-1)[places.index(len(names))]
+            raise ValueError(
+                f"OneHotEncoder {node.name!r}: {unknown!r} is none of its {len(names)} categories"
+            )
+        return [rows[places].reshape(*x.shape, len(names))]
+
+    return run
+
+
+def _cost(group: Group, _context: PlanningContext) -> float:
+    return SECONDS + LOOKUP * graph.elements(data(group.anchor))
+
+
+IMPLEMENTATIONS = (
+    *(
+        Implementation(f"names.{op.lower()}", op, "numba-cpu", _rejection, host(moved), _cost)
+        for op in _MOVES
+    ),
+    *(
+        Implementation(name, op, "numba-cpu", rejection, host(function), _cost, domain=DOMAIN)
+        for name, op, rejection, function in (
+            ("names.encode", "LabelEncoder", _encoder_rejection, encoded),
+            ("names.categories", "CategoryMapper", _encoder_rejection, encoded),
+            ("names.one_hot", "OneHotEncoder", _one_hot_rejection, one_hot),
+        )
+    ),
+)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.engine.types.precision import Computed
-from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES, Tile
+from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES, WARPGROUP_TILES, Tile
+from app.kernels.cuda.warpgroup_product import GENERATION
 
 # What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates
 # from published figures (design note cuda.md, section 2); none was measured by us.
@@ -40,10 +41,19 @@ class Cut:
     blocks: int
 
 
-def offered(precision: str, depth: int) -> Mapping[str, Tile]:
-    """The tiles of a precision, largest first, for rows of so many elements along the reduction."""
+def offered(precision: str, depth: int, isa: Sequence[str] = ()) -> Mapping[str, Tile]:
+    """The tiles of a precision, largest first.
+
+    Args:
+        precision: of products.
+        depth: elements of a row along the reduction.
+        isa: of the target, where the right operand's rows run along the reduction; with that of warpgroups,
+            their tiles are the first.
+    """
     if precision == "f32":
         return SIMT_TILES
+    if GENERATION in isa and precision in HALVES.values():
+        return {**WARPGROUP_TILES, **TENSOR_TILES}
     vector = 8 if precision in HALVES.values() else 4
     spilling = SPILLING.get((precision, depth % vector != 0), frozenset())
     return {name: tile for name, tile in TENSOR_TILES.items() if name not in spilling}

@@ -110,10 +110,9 @@ WARPGROUP_TILES = {
     tile.label: tile
     for tile in (
         WarpgroupTile(128, 256, 8, 1, 4, 1, "wg"),
-        WarpgroupTile(128, 192, 8, 1, 5, 1, "wg"),
         WarpgroupTile(128, 128, 8, 1, 3, 2, "wg"),
-        WarpgroupTile(128, 128, 8, 1, 6, 1, "wg6"),
         WarpgroupTile(64, 256, 4, 1, 5, 1, "wg"),
+        WarpgroupTile(128, 64, 8, 1, 4, 2, "wg"),
         WarpgroupTile(64, 128, 4, 1, 4, 2, "wg"),
         WarpgroupTile(64, 64, 4, 1, 4, 3, "wg"),
     )

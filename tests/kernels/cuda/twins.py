@@ -467,10 +467,10 @@ NAMES: dict[str, Any] = {
     **{f"{name}_x2": _twice(mma) for name, mma in _MMA.items()},
     **{
         f"wgmma_{kind}_n{n}": _warpgroup(f"wgmma_{kind}_n{n}", decode, n)
-        for n in (64, 128, 192, 256)
+        for n in (64, 128, 256)
         for kind, decode in (("bf16", from_bf16), ("f16", from_f16))
     },
-    **{f"wgmma_sums_n{n}": _wgmma_sums for n in (64, 128, 192, 256)},
+    **{f"wgmma_sums_n{n}": _wgmma_sums for n in (64, 128, 256)},
     "wgmma_wait": _wgmma_wait,
     "fence_shared": _fence,
     "f32_tf32": lambda x: _tf32_word(int(F32(x).view(np.uint32))),

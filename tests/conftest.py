@@ -32,6 +32,22 @@ KERNELS = Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels"))  
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shots", action="store_true", help="keep pictures of the pages in build/screenshots")
+    parser.addoption(
+        "--gpu", action="store_true", help="launch CUDA kernels on a GPU instead of simulating them"
+    )
+    parser.addoption("--compile", action="store_true", help="compile for --gpu what is simulated")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """CUDA kernels go to a GPU, or to its compiler, where that is asked for."""
+    if not (config.getoption("--gpu") or config.getoption("--compile")):
+        return
+    from tests.kernels.cuda.gpu import Compiling, Launching
+    from tests.kernels.cuda.simulator import launch_elsewhere
+
+    own = Launching(KERNELS) if config.getoption("--gpu") else Compiling(KERNELS)
+    launch_elsewhere(own)
+    config.pluginmanager.register(own, "gpu")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

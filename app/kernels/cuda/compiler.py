@@ -145,9 +145,12 @@ class Compiler:
 
         Raises:
             MissingToolkitError: not in the cache, and the toolkit is not installed.
-            KernelError: unknown generation, or source that does not compile.
+            KernelError: unknown generation, one without the kernel's instructions, or source that does not
+                compile.
         """
         capability(sm)
+        if kernel.only not in ("", sm):
+            raise KernelError(f"kernel '{kernel.name}' has instructions of {kernel.only} alone, not of {sm}")
         with self._lock:
             if (kernel, sm) not in self._cubins:
                 self._cubins[kernel, sm] = self._stored(kernel, sm) or self._made(kernel, sm)
@@ -186,7 +189,7 @@ class Compiler:
             ) from None
         if kernel not in self._texts:
             self._texts[kernel] = ptx(kernel)
-        code, log = linked(self._texts[kernel], sm)
+        code, log = linked(self._texts[kernel], f"{sm}a" if kernel.only else sm)
         cubin = Cubin(kernel.name, sm, code, *_usage(log))
         about = asdict(cubin)
         del about["code"]
@@ -211,7 +214,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def ptx(kernel: Kernel) -> str:
-    """PTX for the oldest generation, whose entry has the kernel's name."""
+    """PTX for the oldest generation, or the one that the kernel is for; its entry has the kernel's name."""
     versions()
     from numba import cuda  # seconds, and only here
 
@@ -227,12 +230,13 @@ def ptx(kernel: Kernel) -> str:
 
     function = _function(kernel, primitives.NAMES)
     signature = types.void(*(primitives.type_of(t) for t in kernel.signature))
+    generation = (*capability(kernel.only), "a") if kernel.only else OLDEST
     try:
         with _generation(), kernel_passes():
             text, _ = cuda.compile(
                 function,
                 signature,
-                cc=OLDEST,
+                cc=generation,
                 device=False,
                 abi="numba",
                 launch_bounds=(kernel.threads, kernel.minimum_blocks),

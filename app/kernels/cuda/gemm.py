@@ -3,14 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.kernels.cuda import realign, simt_product, tensor_product
+from app.kernels.cuda import realign, simt_product, tensor_product, warpgroup_product
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.geometry import NBYTES
-from app.kernels.cuda.kernel import Launch, Launches, Ref
+from app.kernels.cuda.kernel import Kernel, KernelError, Launch, Launches, Ref
 from app.kernels.cuda.operands import Operand, Rows
 from app.kernels.cuda.product import BATCH, Product, check, parameters, reduction, to_workspace
 from app.kernels.cuda.realign import Matrices
-from app.kernels.cuda.tiles import SIMT_DEPTH, SIMT_TILES, TENSOR_TILES, depth
+from app.kernels.cuda.tiles import (
+    SIMT_DEPTH,
+    SIMT_TILES,
+    TENSOR_TILES,
+    WARPGROUP_TILES,
+    SimtTile,
+    Tile,
+    WarpgroupTile,
+    depth,
+)
 
 
 def dtype_of(precision: str) -> str:
@@ -32,7 +41,7 @@ def gemm(
         product: sizes; its a and b begin at multiples of 16 bytes.
         precision: a key of `tensor_product.PRECISIONS`, b being [n, k]; or "f32", exact, b being [k, n].
         after: what is done to sums.
-        tile: a key of TENSOR_TILES or SIMT_TILES.
+        tile: a key of TENSOR_TILES, SIMT_TILES, or WARPGROUP_TILES for sm_90 and 16 bits without `columns`.
         splits: blocks that share the reduction of one tile; their sums meet in the workspace.
         columns: whether b is [k, n] for tensor cores, too.
 
@@ -68,10 +77,9 @@ def launches(
 ) -> Launches:
     """The same with any left operand and the numbers that its kernel text reads."""
     exact = precision == "f32"
-    maker, tiles = (simt_product, SIMT_TILES) if exact else (tensor_product, TENSOR_TILES)
     dtype = dtype_of(precision)
     check(product, dtype, longest)
-    shape = tiles[tile]
+    shape = (SIMT_TILES if exact else {**TENSOR_TILES, **WARPGROUP_TILES})[tile]
     step = SIMT_DEPTH if exact else depth(dtype)
     each = -(-product.k // (splits * step)) * step
     splits = -(-product.k // each)  # none without work
@@ -79,8 +87,7 @@ def launches(
     inner, first = product, after
     if shared:
         inner, first, workspace = to_workspace(product, splits)
-    order = {} if exact else {"columns": columns}
-    kernel = maker.kernel(precision, shape, operand, first, inner.width(first), shared, **order)
+    kernel = _kernel(precision, shape, operand, first, inner.width(first), shared, columns)
     down, across = -(-product.m // shape.m), -(-product.n // shape.n)
     values = {
         "m": product.m,
@@ -102,3 +109,18 @@ def launches(
         (*refs, *(values[name] for name in parameters(operand, shared))),
     )
     return Launches((launch, reduction(product, after, splits)) if shared else (launch,), workspace)
+
+
+def _kernel(
+    precision: str, tile: Tile, operand: Operand, after: Epilogue, width: int, shared: bool, columns: bool
+) -> Kernel:
+    """The kernel that makes such a tile; `columns` is asked of those alone that can do with either order."""
+    match tile:
+        case SimtTile():
+            return simt_product.kernel(precision, tile, operand, after, width, shared)
+        case WarpgroupTile() if not columns:
+            return warpgroup_product.kernel(precision, tile, operand, after, width, shared)
+        case WarpgroupTile():
+            raise KernelError(f"tile '{tile.label}': b is [k, n], expected [n, k]")
+        case _:
+            return tensor_product.kernel(precision, tile, operand, after, width, shared, columns)

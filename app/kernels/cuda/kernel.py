@@ -34,6 +34,7 @@ class Kernel:
         threads: in a block, one dimension.
         minimum_blocks: on one multiprocessor at a time, which limits registers.
         shared_bytes: of dynamic shared memory, which `shared_f32(offset)` and the like address.
+        only: the one generation that has its instructions ("sm_90"); empty: all from sm_80 on.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Kernel:
     threads: int
     minimum_blocks: int = 1
     shared_bytes: int = 0
+    only: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

@@ -98,6 +98,8 @@ def kernel(
     begin: Text,
     multiply: Text,
     stage_sums: Text,
+    ahead: int | None = None,
+    landed: tuple[str, ...] = (),
 ) -> Kernel:
     """The kernel of a product; its addresses are a, b, y and those of `after`, its numbers `parameters`.
 
@@ -115,20 +117,23 @@ def kernel(
         begin: text of the sums, and of where they are read and multiplied.
         multiply: text of the products of the stage at `read`.
         stage_sums: text that brings the sums to shared memory.
+        ahead: stages that are under way while one is multiplied; all but that one, if it is not told.
+        landed: lines of a thread whose copies have landed, before the barrier.
     """
+    ahead = tile.stages - 1 if ahead is None else ahead
     s = Source()
     with s.block(f"def kernel({', '.join(('a', 'b', 'y', *after.roles, *parameters(operand, shared)))}):"):
         _place(s, tile, after)
         _share(s, shared)
         fetch = copies(s)
         s(f"steps = uint32(uint32(k_end - k0 + {each - 1}) // uint32({each}))")
-        for i in range(tile.stages - 1):
+        for i in range(ahead):
             fetch(f"{i * stage}")
         begin(s)
         last = (tile.stages - 1) * stage
-        s("read = uint32(0)", f"write = uint32({last})", "step = uint32(0)")
-        with s.block("while step < steps:"):  # tiles, of which all stages but one are under way already
-            s(f"cp_wait({tile.stages - 2})", "sync()")
+        s("read = uint32(0)", f"write = uint32({ahead * stage})", "step = uint32(0)")
+        with s.block("while step < steps:"):
+            s(f"cp_wait({ahead - 1})", *landed, "sync()")
             fetch("write")
             multiply(s)
             for name in ("read", "write"):

@@ -66,7 +66,7 @@ def kernel(
         label=precision.replace("3x", "three_") + "_nn" * columns,
         each=each,
         stage=stage,
-        copies=lambda s: _copies(s, tile, operand, dtype, columns),
+        copies=lambda s: copies(s, tile, operand, dtype, columns),
         begin=begin,
         multiply=lambda s: _multiply(s, tile, precision, mma, each, columns),
         stage_sums=lambda s: _stage_sums(s, tile),
@@ -74,7 +74,9 @@ def kernel(
     return replace(made, shared_bytes=max(made.shared_bytes, tile.stages * stage * NBYTES[dtype]))
 
 
-def _copies(s: Source, tile: Tile, operand: Operand, dtype: str, columns: bool) -> Callable[[str], None]:
+def copies(
+    s: Source, tile: Tile, operand: Operand, dtype: str, columns: bool = False
+) -> Callable[[str], None]:
     """Text of what this thread copies of both operands; returns the writer of one stage's copies."""
     each, vector = depth(dtype), 16 // NBYTES[dtype]
     a_size, rows = tile.m * each, tile.threads // CHUNKS

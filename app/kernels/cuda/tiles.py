@@ -73,6 +73,23 @@ class SimtTile(Tile):
         return max(4 * self.stages * (self.m + self.n) * SIMT_DEPTH, 4 * self.m * self.staging_row)
 
 
+WARPGROUP = 4  # warps
+BESIDE = 2  # stages that are multiplied while others are filled
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupTile(Tile):
+    """A tile that warpgroups multiply out of shared memory, each 64 rows of it: `down` is four for each.
+
+    Only sm_90 has the instructions, for operands of 16 bits whose rows run along the reduction.
+    """
+
+    def __post_init__(self) -> None:
+        assert (self.m, self.across) == (16 * self.down, 1), self
+        assert self.down % WARPGROUP == 0, self
+        assert self.stages > BESIDE, self
+
+
 # Largest first; which one is taken is the caller's table (engine/backends/cuda).
 TENSOR_TILES = {
     tile.label: tile
@@ -84,6 +101,20 @@ TENSOR_TILES = {
         Tile(128, 64, 2, 2, 3, 2),
         Tile(64, 64, 2, 2, 4, 3),
         Tile(32, 64, 2, 2, 4, 4),
+    )
+}
+
+
+# The same for sm_90.
+WARPGROUP_TILES = {
+    tile.label: tile
+    for tile in (
+        WarpgroupTile(128, 256, 8, 1, 4, 1, "wg"),
+        WarpgroupTile(128, 128, 8, 1, 3, 2, "wg"),
+        WarpgroupTile(64, 256, 4, 1, 5, 1, "wg"),
+        WarpgroupTile(128, 64, 8, 1, 4, 2, "wg"),
+        WarpgroupTile(64, 128, 4, 1, 4, 2, "wg"),
+        WarpgroupTile(64, 64, 4, 1, 4, 3, "wg"),
     )
 }
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,19 @@ class Compiled:
         return min(SCHEDULERS * (REGISTERS // each), WARPS) // block * block
 
 
+def generations(kernel: Kernel) -> tuple[str, ...]:
+    """Those that a kernel is compiled for."""
+    return (kernel.only,) if kernel.only else GENERATIONS
+
+
+def together(steps: Sequence[Sequence[Compiled]]) -> Iterator[tuple[Counter[str], ...]]:
+    """Instructions of all kernels of some launches, for each generation that has them all."""
+    for sm in GENERATIONS:
+        own = tuple(one.found for step in steps for one in step if one.cubin.sm == sm)
+        if len(own) == len(steps):
+            yield own
+
+
 def warm(
     kernels: Iterable[Kernel],
     cache: Path,
@@ -56,7 +69,7 @@ def warm(
 def _warm(cache: Path, kernel: Kernel) -> None:
     gc.disable()  # looking for the few cycles that numba leaves takes a sixth of its time
     compiler = Compiler(cache)
-    for sm in GENERATIONS:
+    for sm in generations(kernel):
         compiler.compile(kernel, sm)
 
 
@@ -64,7 +77,7 @@ def compiled(
     kernels: Iterable[Kernel], compiler: Compiler, folder: Path
 ) -> dict[Kernel, tuple[Compiled, ...]]:
     """Kernels for each generation. The disassembler starts once for all."""
-    pairs = [(k, compiler.compile(k, sm)) for k in dict.fromkeys(kernels) for sm in GENERATIONS]
+    pairs = [(k, compiler.compile(k, sm)) for k in dict.fromkeys(kernels) for sm in generations(k)]
     found = instructions([cubin for _, cubin in pairs], folder)
     made: dict[Kernel, tuple[Compiled, ...]] = {}
     for (kernel, cubin), counts in zip(pairs, found, strict=True):

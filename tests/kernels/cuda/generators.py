@@ -31,7 +31,7 @@ from app.kernels.cuda.reduce import REDUCTIONS, argument, reduce
 from app.kernels.cuda.resample import blend, lookup
 from app.kernels.cuda.scan import cumulative_sum, top_k
 from app.kernels.cuda.softmax import softmax
-from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES
+from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES, WARPGROUP_TILES
 from app.kernels.cuda.windows import Axis, depthwise, pool
 from app.kernels.expressions import EXPRESSIONS, result_dtypes, template
 from tests.kernels.cuda.values import transpose
@@ -42,9 +42,11 @@ HALVES = ("float16", "bfloat16")
 ASYNCHRONOUS = "LDGSTS.E.BYPASS"
 # Instructions that products consist of; 16-bit operands in rows come to the tensor cores by LDSM.
 TENSOR = ("HMMA", ASYNCHRONOUS, "LDSM.16.M88.4")
+WARPGROUP = ("HGMMA", ASYNCHRONOUS)
 EXACT = ("FFMA", ASYNCHRONOUS)
 WIDE = ("LDG.E.128", "STG.E.128")
 FUNCTIONS = ("CALL.ABS",)  # of the library: exact divisions and the like. CALL.REL is a jump out of a loop
+WAITING = ("MEMBAR.ALL.GPU",)  # for all memory, where shared memory is meant
 # Jumps to a second copy of shuffles, for lanes that run apart, and what is left of `converged()`.
 COPIES = ("BRA.DIV", "MOVM")
 ANGLES_STACK = 32  # bytes
@@ -76,9 +78,12 @@ class Row:
 CONVERTED = {"128x256": 1, "128x128w4": 2, "128x128": 1, "128x64": 2, "64x64": 2, "32x64": 3}
 
 
+ISA = ("sm_90",)
+
+
 def product_warps(precision: str, tile: str) -> int:
     """Warps of a multiprocessor while a product runs."""
-    shape = SIMT_TILES[tile] if precision == "f32" else TENSOR_TILES[tile]
+    shape = SIMT_TILES[tile] if precision == "f32" else {**TENSOR_TILES, **WARPGROUP_TILES}[tile]
     blocks = CONVERTED[tile] if precision in ("tf32", "3xtf32") else shape.minimum_blocks
     return blocks * shape.threads // 32
 
@@ -126,12 +131,12 @@ PRODUCTS: dict[str, tuple[int, Callable[[int, str, str], Launches]]] = {
 
 def _product(name: str, precision: str, tile: str) -> Row:
     depth, made = PRODUCTS[name]
-    expected = EXACT if precision == "f32" else TENSOR
+    expected = EXACT if precision == "f32" else WARPGROUP if tile in WARPGROUP_TILES else TENSOR
     if "columns" in name and precision in ("tf32", "3xtf32"):
         expected = (*TENSOR, "LDS")  # elements one by one: no instruction transposes 32 bits
     warps = product_warps(precision, tile)
     label = f"{name} {precision} {tile}"
-    return Row(label, lambda: made(depth, precision, tile), warps, expected, refused=FUNCTIONS)
+    return Row(label, lambda: made(depth, precision, tile), warps, expected, refused=(*FUNCTIONS, *WAITING))
 
 
 def _products() -> Iterator[Row]:
@@ -140,7 +145,7 @@ def _products() -> Iterator[Row]:
         for precision in PRECISIONS:
             if "columns" in name and precision == "f32":
                 continue  # it always is
-            for tile in offered(precision, depth):
+            for tile in offered(precision, depth, () if "columns" in name else ISA):
                 yield _product(name, precision, tile)
 
 
@@ -422,6 +427,10 @@ def _everyday() -> Iterator[Row]:
             yield _product("gemm", precision, tile)
         yield _product("gemm ragged", precision, next(iter(offered(precision, 509))))
         yield _product("conv", precision, largest)
+    for tile in WARPGROUP_TILES:
+        yield _product("gemm", "bf16", tile)
+    yield _product("conv ragged", "fp16", "128x256wg")
+    yield _product("conv shared", "bf16", "128x128wg")
     yield _product("gemm ragged", "3xtf32", "32x64")
     for name in ("gemm", "gemm ragged"):
         depth, _ = PRODUCTS[name]

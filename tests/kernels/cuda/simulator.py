@@ -23,6 +23,8 @@ from greenlet import getcurrent, greenlet
 from app.kernels.cuda.kernel import Launch, Launches, Ref
 
 POISON = 0xFF  # of bytes: NaN in float32, bfloat16 and float16
+# Who waits together: a warp by its number, the block, warpgroups from the last number downwards.
+BLOCK, WARPGROUPS = -1, -2
 WORD = 4  # bytes of shared memory that races are looked for in
 
 DTYPES = {
@@ -194,6 +196,8 @@ class Memory:
         whole = content[: len(content) // WORD * WORD]
         self.words, self.floats = whole.view(np.uint32), whole.view(np.float32)
         self._pointers: dict[tuple[int, Any], Pointer] = {}
+        # Shared bytes that were copied, and not fenced by the thread that did.
+        self.unfenced = np.zeros(len(content) if shared else 0, bool)
 
     def pointer(self, start: int, dtype: Any) -> Pointer:
         """Made once: kernels ask for the same ones over and over."""
@@ -240,6 +244,8 @@ class Thread(greenlet):
         self._stamp: Stamp | None = None  # since the last barrier
         self.copies: list[Copy] = []  # of the group that is being collected
         self.groups: deque[list[Copy]] = deque()
+        self.landed: list[slice] = []  # copies since the last fence
+        self.multiplying: deque[Callable[[], None]] = deque()  # products of the warpgroup under way
 
     def stamp(self) -> Stamp:
         if self._stamp is None:
@@ -252,9 +258,20 @@ class Thread(greenlet):
         self._stamp = None
         return self.parent.switch((self.warp, name, value, combine))
 
+    def warpgroup(self, name: str, value: Any, combine: Callable[[list[Any]], Sequence[Any]]) -> Any:
+        """The same with four warps, which this is no barrier for."""
+        return self.parent.switch((WARPGROUPS - self.warp // 4, name, value, combine))
+
     def sync(self) -> None:
         self._stamp = None
-        self.parent.switch((-1, "sync", None, None))
+        self.parent.switch((BLOCK, "sync", None, None))
+
+
+def _told(key: int) -> str:
+    """Name of those that wait together."""
+    if key == BLOCK:
+        return "block"
+    return f"warp {key}" if key >= 0 else f"warpgroup {WARPGROUPS - key}"
 
 
 def _run_block(
@@ -284,22 +301,23 @@ def _run_block(
                 key, name, value, combine = request
                 waiting = suspended.setdefault(key, [])
                 waiting.append((thread, name, value, combine))
-                if key >= 0 and len(waiting) == min(32, threads - 32 * key):
+                if key != BLOCK and len(waiting) == (min(32, threads - 32 * key) if key >= 0 else 128):
                     del suspended[key]
                     if len({entry[1] for entry in waiting}) != 1:
                         raise SimulationError(
-                            f"warp {key} diverges: its lanes wait at {sorted({entry[1] for entry in waiting})}"
+                            f"{_told(key)} diverges: its lanes wait at {sorted({entry[1] for entry in waiting})}"
                         )
-                    waiting.sort(key=lambda entry: entry[0].lane)
-                    block.warps[key] += 1
+                    waiting.sort(key=lambda entry: entry[0].number)
+                    if key >= 0:
+                        block.warps[key] += 1
                     results = combine([entry[2] for entry in waiting])
                     ready += [(entry[0], (result,)) for entry, result in zip(waiting, results, strict=True)]
-            if -1 in suspended and len(suspended[-1]) == live:
+            if BLOCK in suspended and len(suspended[BLOCK]) == live:
                 block.epoch += 1
-                ready += [(entry[0], (None,)) for entry in suspended.pop(-1)]
+                ready += [(entry[0], (None,)) for entry in suspended.pop(BLOCK)]
     if suspended:
         where = {
-            ("block" if key < 0 else f"warp {key}"): [(entry[1], entry[0].number) for entry in waiting][:8]
+            _told(key): [(entry[1], entry[0].number) for entry in waiting][:8]
             for key, waiting in suspended.items()
         }
         for waiting in suspended.values():
@@ -327,6 +345,16 @@ def _code(source: str, name: str) -> CodeType:
     return compile(source, f"<{name}>", "exec")
 
 
+# Given (steps, arrays, workspace), launches them elsewhere if it can: see `gpu.py`.
+Elsewhere: TypeAlias = Callable[[Sequence[Launch], Mapping[str, np.ndarray], int], bool]
+_elsewhere: list[Elsewhere] = []
+
+
+def launch_elsewhere(launch: Elsewhere) -> None:
+    """From now on `simulate` gives launches to a function first, and returns if it has launched them."""
+    _elsewhere.append(launch)
+
+
 def simulate(
     launches: Launch | Launches | Sequence[Launch],
     arrays: Mapping[str, np.ndarray],
@@ -345,14 +373,17 @@ def simulate(
 
     order = np.random.default_rng(seed)
     steps = (launches,) if isinstance(launches, Launch) else tuple(launches)
+    workspace = launches.workspace if isinstance(launches, Launches) else 0
+    if any(launch(steps, arrays, workspace) for launch in _elsewhere):
+        return
     memories = {}
     for role, array in arrays.items():
         if not array.flags.c_contiguous:
             raise SimulationError(f"array '{role}' is not contiguous")
         content = array.reshape(-1).view(np.uint8)
         memories[role] = Memory(role, content, base=content.__array_interface__["data"][0])
-    if isinstance(launches, Launches) and launches.workspace and "workspace" not in memories:
-        memories["workspace"] = Memory("workspace", np.full(launches.workspace, POISON, np.uint8))
+    if workspace and "workspace" not in memories:
+        memories["workspace"] = Memory("workspace", np.full(workspace, POISON, np.uint8))
     begins = Counter(memory.base for memory in memories.values())
     for launch in steps:
         kernel = launch.kernel

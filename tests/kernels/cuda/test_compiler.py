@@ -7,7 +7,11 @@ import pytest
 
 from app.kernels.cuda import compiler as compilation
 from app.kernels.cuda.compiler import Compiler, MissingToolkitError
+from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.gemm import gemm
 from app.kernels.cuda.kernel import Kernel, KernelError
+from app.kernels.cuda.product import Product
+from tests.kernels.cuda.sass import instructions
 from tests.needed import numba_cuda
 
 numba_cuda()
@@ -74,6 +78,18 @@ def test_cubins_of_an_image_are_loaded_without_the_toolkit(
         "which has it for sm_90: `stowplan warm --target`",
     ):
         bare.compile(TRIVIAL, "sm_80")
+
+
+def test_warpgroups_multiply_without_waiting_for_each_other(tmp_path: Path) -> None:
+    """ptxas would run them one by one, and say so in a report that nobody reads, if sums were moved between."""
+    (step,) = gemm(Product(512, 512, 512, 512, 512, 512), "bf16", Epilogue("bfloat16"), "128x256wg")
+    cubin = Compiler(tmp_path).compile(step.kernel, "sm_90")
+    (found,) = instructions([cubin], tmp_path)
+    told = {name: count for name, count in found.items() if name.startswith(("HGMMA", "WARPGROUP"))}
+    assert told == {"HGMMA.64x256x16.F32.BF16": 4, "WARPGROUP.ARRIVE": 1, "WARPGROUP.DEPBAR.LE": 2}
+    assert cubin.spills == 0
+    with pytest.raises(KernelError, match="has instructions of sm_90 alone, not of sm_80"):
+        Compiler(tmp_path).compile(step.kernel, "sm_80")
 
 
 def test_source_that_does_not_compile_names_the_kernel(tmp_path: Path) -> None:

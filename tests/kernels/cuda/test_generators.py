@@ -13,7 +13,7 @@ import pytest
 import app.kernels.cuda
 from app.kernels.cuda.kernel import Kernel, Launch, Launches
 from tests.conftest import KERNELS
-from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present, warm
+from tests.kernels.cuda.compiled import Compiled, compiled, faults, missing, present, together, warm
 from tests.kernels.cuda.generators import EVERYDAY, REST
 
 pytestmark = pytest.mark.long
@@ -31,9 +31,11 @@ def test_machine_code_is_as_claimed(name: str, made: dict[Kernel, tuple[Compiled
     row = EVERYDAY[name]
     steps = [made[step.kernel] for step in row.made()]
     assert [fault for step in steps for one in step for fault in faults(one, row.warps, row.stack)] == []
-    for generation in zip(*steps, strict=True):
-        assert missing(row.expected, (one.found for one in generation)) == []
-        assert present(row.refused, (one.found for one in generation)) == []
+    found = list(together(steps))
+    assert found
+    for generation in found:
+        assert missing(row.expected, generation) == []
+        assert present(row.refused, generation) == []
 
 
 def _makers() -> Iterator[types.CodeType]:

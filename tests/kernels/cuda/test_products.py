@@ -23,7 +23,7 @@ from tests.kernels.cuda.oracle import (
     finished,
     poisoned,
 )
-from tests.kernels.cuda.simulator import simulate
+from tests.kernels.cuda.simulator import SimulationError, simulate
 
 pytestmark = pytest.mark.simulated
 
@@ -77,6 +77,9 @@ def check_product(
         ("bf16", "64x64", (71, 40, 72), Epilogue("bfloat16", 1.0, True, "before", RELU), 1, 1),
         ("fp16", "32x64", (33, 40, 136), Epilogue("float16", 0.5, True, "after", ("silu",)), 2, 1),
         ("bf16", "32x64", (33, 30, 61), Epilogue("float32", bias=True), 1, 2),
+        ("bf16", "64x64wg", (71, 40, 72), Epilogue("bfloat16", 1.0, True, "before", RELU), 1, 1),
+        ("fp16", "64x128wg", (33, 40, 136), Epilogue("float16", 0.5, True, "after", ("silu",)), 2, 1),
+        ("bf16", "64x64wg", (33, 30, 61), Epilogue("float32", bias=True), 1, 2),
         ("tf32", "32x64", (35, 63, 38), Epilogue("float32", 1.0, True, "before", ("gelu",)), 1, 1),
         ("3xtf32", "32x64", (20, 66, 36), Epilogue("float32", bias=True), 1, 1),
         ("f32", "32x128", (37, 71, 37), Epilogue("float32", 1.0, True, "before", RELU), 1, 1),
@@ -142,7 +145,12 @@ def test_right_operands_by_columns(precision: str, tile: str, shape: tuple[int, 
 
 @pytest.mark.parametrize(
     ("precision", "tile", "shape"),
-    [("bf16", "128x256", (50, 136, 64)), ("bf16", "128x64", (130, 40, 72)), ("f32", "128x128", (100, 40, 8))],
+    [
+        ("bf16", "128x256wg", (80, 264, 328)),
+        ("bf16", "128x256", (50, 136, 64)),
+        ("bf16", "128x64", (130, 40, 72)),
+        ("f32", "128x128", (100, 40, 8)),
+    ],
 )
 def test_large_tiles(precision: str, tile: str, shape: tuple[int, int, int]) -> None:
     check_product(precision, tile, shape, Epilogue(dtype_of(precision), bias=True, activation=RELU))
@@ -169,7 +177,26 @@ def reference(x: np.ndarray, w: np.ndarray, c: Conv) -> np.ndarray:
     return y
 
 
+@pytest.mark.parametrize(
+    ("line", "instead", "told"),
+    [
+        ("fence_shared()", "", "reads copies that no fence_shared"),
+        ("wgmma_wait(1)", "", "race in shared memory|overwritten before"),
+        ("wgmma_sums_n64(c)", "c", "read while it may still add"),
+    ],
+)
+def test_what_a_warpgroup_must_wait_for_is_missed(line: str, instead: str, told: str) -> None:
+    n, dtype = 64, "bfloat16"
+    (step,) = gemm(Product(n, n, 400, 400, 400, n), "bf16", Epilogue(dtype), "64x64wg")
+    assert line in step.kernel.source
+    wrong = replace(step.kernel, source=step.kernel.source.replace(line, instead or "pass"))
+    a, b, y = encoded(dtype, np.ones((n, 400))), encoded(dtype, np.ones((n, 400))), poisoned(dtype, n, n)
+    with pytest.raises(SimulationError, match=told):
+        simulate(replace(step, kernel=wrong), {"a": a, "b": b, "y": y})
+
+
 CONVS = [
+    ("bf16", "64x64wg", Conv(1, 7, 9, 16, 40, (3, 3), (2, 2), (1, 1, 1, 1)), "before", 1),
     ("bf16", "32x64", Conv(1, 7, 9, 16, 40, (3, 3), (2, 2), (1, 1, 1, 1)), "before", 1),
     # Three channels, at pixels of 16 bytes whose rest is NaN; asymmetric in every way.
     ("fp16", "32x64", Conv(2, 6, 5, 3, 24, (3, 2), (1, 2), (0, 1, 2, 1), (2, 1), x_pixel=8), "", 1),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent
 
-from tests.kernels.cuda.simulator import DTYPES, Pointer, SimulationError
+from tests.kernels.cuda.simulator import DTYPES, Memory, Pointer, SimulationError
 
 F32 = np.float32
 
@@ -184,12 +184,109 @@ def _wait(groups: int) -> None:
     me = getcurrent()
     while len(me.groups) > groups:
         for to, start, target, source, at, count in me.groups.popleft():
+            me.landed.append(slice(start, start + len(target)))
+            to.unfenced[me.landed[-1]] = True
             if to.record is not None:
                 to.writes(start, len(target))
             if source.record is not None:
                 source.reads(at, count)
             target[:count] = source.bytes[at : at + count]
             target[count:] = 0
+
+
+def _fence() -> None:
+    me = getcurrent()
+    for copied in me.landed:
+        me.block.shared.unfenced[copied] = False
+    me.landed.clear()
+
+
+class Sums(list[Any]):
+    """Sums of a thread that its warpgroup may still add to: nobody reads them before `wgmma_sums`."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise SimulationError("sums of a warpgroup are read while it may still add to them")
+
+
+WARPGROUP_ROWS, ROW = 64, 128  # rows of a; bytes of each row
+
+
+def _rows(memory: Memory, start: int, rows: int) -> np.ndarray:
+    """Elements of 16 bits of rows of 128 bytes, whose 16-byte chunks are exchanged (chunk ^ row % 8)."""
+    chunks = memory.bytes[start : start + ROW * rows].reshape(rows, 8, 16)
+    turned = np.arange(8) ^ np.arange(rows)[:, None] % 8
+    return np.take_along_axis(chunks, turned[..., None], axis=1).reshape(rows, ROW).view(np.uint16)
+
+
+def _warpgroup(name: str, decode: Callable[[np.ndarray], np.ndarray], n: int) -> Callable[..., Any]:
+    """Sums + a[64, 64] b[n, 64]^T over the fragments that PTX's manual draws for wgmma.m64nNk16.
+
+    It is computed when it is waited for: operands that change before are an error.
+    """
+    thread, e = np.arange(128)[:, None], np.arange(n // 2)
+    rows = thread // 32 * 16 + thread % 32 // 4 + 8 * (e // 2 % 2)
+    columns = e // 4 * 8 + 2 * (thread % 4) + e % 2
+
+    def begin(values: list[Any]) -> list[Any]:
+        before, memories, starts = zip(*values, strict=True)
+        memory, (at_a, at_b) = memories[0], starts[0]
+        if len(set(starts)) > 1 or (at_a | at_b) % 1024:
+            raise SimulationError(f"{name}: rows at bytes {sorted(set(starts))}, expected one pair of 1024s")
+        both = slice(at_a, at_a + ROW * WARPGROUP_ROWS), slice(at_b, at_b + ROW * n)
+        if any(memory.unfenced[part].any() for part in both):
+            raise SimulationError(f"{name} reads copies that no fence_shared() came after")
+        a, b = _rows(memory, at_a, WARPGROUP_ROWS), _rows(memory, at_b, n)
+        sums = [Sums() for _ in values]
+
+        def finish() -> None:
+            if sums[0]:
+                return
+            if (
+                not (_rows(memory, at_a, WARPGROUP_ROWS) == a).all()
+                or not (_rows(memory, at_b, n) == b).all()
+            ):
+                raise SimulationError(f"{name}: its operands were overwritten before it was waited for")
+            total = np.empty((WARPGROUP_ROWS, n))
+            total[rows, columns] = [[*own] for own in before]
+            products = decode(a)[:, None, :].astype(np.float64) * decode(b)[None, :, :]
+            found = truncated_sum(total, products, ADDED[16])[rows, columns]
+            for own, computed in zip(sums, found, strict=True):
+                own.extend(computed)
+
+        return [(own, finish) for own in sums]
+
+    def multiply(c: Any, a: Pointer, at_a: int, b: Pointer, at_b: int) -> Sums:
+        me, memory = getcurrent(), a.memory
+        if not memory.shared or b.memory is not memory:
+            raise SimulationError(f"{name} multiplies shared memory")
+        starts = a.start + int(at_a) * a.size, b.start + int(at_b) * b.size
+
+        def read() -> None:
+            if me.lane == 0:
+                memory.reads(starts[0], ROW * WARPGROUP_ROWS)
+                memory.reads(starts[1], ROW * n)
+
+        def finished() -> None:
+            read()
+            finish()
+
+        sums, finish = me.warpgroup(name, (c, memory, starts), begin)
+        read()
+        me.multiplying.append(finished)
+        return sums
+
+    return multiply
+
+
+def _wgmma_wait(count: int) -> None:
+    me = getcurrent()
+    while len(me.multiplying) > count:
+        me.multiplying.popleft()()
+
+
+def _wgmma_sums(sums: Any) -> tuple[Any, ...]:
+    _wgmma_wait(0)
+    return (*sums,)
 
 
 def _atomic_add(pointer: Pointer, index: int, value: Any) -> Any:
@@ -368,6 +465,14 @@ NAMES: dict[str, Any] = {
     "ldmatrix_x4_trans": lambda p, i: getcurrent().together("ldmatrix_x4_trans", _row(p, i), _ldmatrix_trans),
     **_MMA,
     **{f"{name}_x2": _twice(mma) for name, mma in _MMA.items()},
+    **{
+        f"wgmma_{kind}_n{n}": _warpgroup(f"wgmma_{kind}_n{n}", decode, n)
+        for n in (64, 128, 256)
+        for kind, decode in (("bf16", from_bf16), ("f16", from_f16))
+    },
+    **{f"wgmma_sums_n{n}": _wgmma_sums for n in (64, 128, 256)},
+    "wgmma_wait": _wgmma_wait,
+    "fence_shared": _fence,
     "f32_tf32": lambda x: _tf32_word(int(F32(x).view(np.uint32))),
     "tf32_x4": lambda words: tuple([_tf32_word(w) for w in words]),
     "tf32_high_x4": lambda words: tuple(

@@ -24,6 +24,7 @@ from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import conv_geometry
 from app.engine.operators.axes import first_input
 from app.engine.types.layout import Layout
+from app.engine.types.target import Target
 from app.kernels.cuda.conv import Conv, conv, packed_weights
 from app.kernels.cuda.elementwise import copy
 from app.kernels.cuda.gemv import MOST, gemv
@@ -127,12 +128,12 @@ def _way_rejection(group: Group, context: PlanningContext, way: Way) -> str | No
     return None
 
 
-def _cut(group: Group, precision: str, processors: int) -> dispatch.Cut:
+def _cut(group: Group, precision: str, target: Target) -> dispatch.Cut:
     shape = shape_of(group)
     ho, wo = shape.out
-    tiles = dispatch.offered(precision, shape.ci // shape.groups)
-    depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
-    return dispatch.cut(tiles, shape.n * ho * wo, shape.co // shape.groups, depth, shape.groups, processors)
+    ci, co, pixels = shape.ci // shape.groups, shape.co // shape.groups, shape.n * ho * wo
+    tiles, depth = dispatch.offered(precision, ci, target.isa), shape.kernel[0] * shape.kernel[1] * ci
+    return dispatch.cut(precision, tiles, pixels, co, depth, shape.groups, target)
 
 
 def pair(values: Sequence[int], fill: int) -> tuple[int, int]:
@@ -164,7 +165,7 @@ def widened(group: Group, pixel: int, *, plain: bool) -> tuple[Argument, tuple[L
 
 
 @of_group
-def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
+def _lowered(group: Group, way: Way, target: Target) -> tuple[LaunchCall, ...]:
     shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
     argument: Argument = first_input(group)
     before: tuple[LaunchCall, ...] = ()
@@ -172,7 +173,7 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
         pixel = tensor_views.aligned(shape.ci, element(y))
         argument, before = widened(group, pixel, plain=way.plain)
         shape = replace(shape, x_pixel=pixel)
-    bias, cut = _bias(group), _cut(group, way.precision, processors)
+    bias, cut = _bias(group), _cut(group, way.precision, target)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     launches = conv(shape, way.precision, epilogue, cut.tile, cut.splits)
     weights = weights_of(group, lambda w: packed_weights(w, shape.groups, way.precision))
@@ -181,17 +182,17 @@ def _lowered(group: Group, way: Way, processors: int) -> tuple[LaunchCall, ...]:
 
 
 def _seconds(group: Group, context: PlanningContext, way: Way) -> float:
-    shape, processors = shape_of(group), context.target.cores
-    cut = _cut(group, way.precision, processors)
-    tile = dispatch.offered(way.precision, shape.ci // shape.groups)[cut.tile]
+    shape, target = shape_of(group), context.target
+    cut = _cut(group, way.precision, target)
+    tile = dispatch.offered(way.precision, shape.ci // shape.groups, target.isa)[cut.tile]
     ho, wo = shape.out
     m, n = shape.n * ho * wo, shape.co // shape.groups
-    wasted, rate = dispatch.wasted(tile, m, n), dispatch.RATES[way.precision]
+    wasted, rate = dispatch.wasted(tile, m, n), dispatch.rate(way.precision, cut.tile)
     time = product_seconds(group, context, cut.blocks, rate, wasted)
     each = shape.ci // shape.groups
     if way.copied or tensor_views.aligned(each, element(first_input(group))) != each:
         time += seconds(context, nbytes=2 * graph.nbytes(first_input(group)) * (2 if way.plain else 1))
-    return time + (context.target.launch if cut.splits > 1 else 0.0)
+    return time + (target.launch if cut.splits > 1 else 0.0)
 
 
 def layouts_of(plain: bool) -> Callable[[Group, PlanningContext], Mapping[ir.Value, Layout]]:
@@ -217,7 +218,7 @@ def _row(way: Way) -> Implementation:
         "Conv",
         BACKEND,
         lambda group, context: _way_rejection(group, context, way),
-        lambda group, context: _lowered(group, way, context.target.cores),
+        lambda group, context: _lowered(group, way, context.target),
         lambda group, context: _seconds(group, context, way),
         _inplace,
         layouts=layouts_of(way.plain),

@@ -18,6 +18,7 @@ from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators import conv_geometry
 from app.engine.operators.axes import first_input
+from app.engine.types.target import Target
 from app.kernels.cuda.conv_transpose import ConvTranspose, conv_transpose, packed_weights
 
 
@@ -69,15 +70,20 @@ def _rejection(group: Group, context: PlanningContext, precision: str) -> str | 
     return reason or precision_rejection(precision, group, context)
 
 
+def _cut(group: Group, precision: str, target: Target) -> dispatch.Cut:
+    shape = shape_of(group)
+    ci, co = shape.ci // shape.groups, shape.co // shape.groups
+    tiles, depth = dispatch.offered(precision, ci, target.isa), shape.kernel[0] * shape.kernel[1] * ci
+    pixels = shape.n * shape.h * shape.w
+    return dispatch.cut(precision, tiles, pixels, co, depth, shape.groups, target, shares=False)
+
+
 @of_group
-def _lowered(group: Group, precision: str, processors: int) -> tuple[LaunchCall, ...]:
+def _lowered(group: Group, precision: str, target: Target) -> tuple[LaunchCall, ...]:
     shape, ending, (y,) = shape_of(group), ending_of(group), group.outputs
     own = graph.constant(graph.input_at(group.anchor, 2))
     bias = ending.bias(shape.co, own)
-    tiles = dispatch.offered(precision, shape.ci // shape.groups)
-    depth = shape.kernel[0] * shape.kernel[1] * shape.ci // shape.groups
-    pixels = shape.n * shape.h * shape.w
-    way = dispatch.cut(tiles, pixels, shape.co // shape.groups, depth, shape.groups, processors, shares=False)
+    way = _cut(group, precision, target)
     epilogue = ending.epilogue(element(y), bias=bias is not None)
     weights = weights_of(group, lambda w: packed_weights(w, shape, precision))
     roles: dict[str, Argument] = {"x": first_input(group), "w": weights, "y": y}
@@ -86,9 +92,10 @@ def _lowered(group: Group, precision: str, processors: int) -> tuple[LaunchCall,
 
 
 def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
-    found = _lowered(group, precision, context.target.cores)
+    found = _lowered(group, precision, context.target)
     blocks = max(call.units for call in found)
-    return product_seconds(group, context, blocks, dispatch.RATES[precision], launches=len(found))
+    rate = dispatch.rate(precision, _cut(group, precision, context.target).tile)
+    return product_seconds(group, context, blocks, rate, launches=len(found))
 
 
 def _row(precision: str) -> Implementation:
@@ -97,7 +104,7 @@ def _row(precision: str) -> Implementation:
         "ConvTranspose",
         BACKEND,
         lambda group, context: _rejection(group, context, precision),
-        lambda group, context: _lowered(group, precision, context.target.cores),
+        lambda group, context: _lowered(group, precision, context.target),
         lambda group, context: _seconds(group, context, precision),
         layouts=layouts_of(False),
         precision=dispatch.TOLD[precision],

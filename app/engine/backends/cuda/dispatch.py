@@ -1,18 +1,45 @@
 """Which tile, and how many blocks share one reduction: pure functions of sizes and of the device.
 
-A multiprocessor that waits for the last wave costs more than a smaller tile's traffic, so the largest tile
-is taken that gives every multiprocessor one; where none does, blocks share the reduction.
+A multiprocessor computes its tiles one after another, at the speed that was measured for such tiles, and
+stores them; the tile of the shortest time is taken. Where tiles leave multiprocessors without work, blocks
+may share the reduction, which takes another launch. On an H200, over 24 products and convolutions in bf16,
+what is chosen takes 2.7 % longer than the fastest of all tiles (geometric mean; the worst 20 %).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.engine.types.precision import Computed
-from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES, Tile
+from app.engine.types.target import Target
+from app.kernels.cuda.tiles import SIMT_TILES, TENSOR_TILES, WARPGROUP_TILES, Tile
+from app.kernels.cuda.warpgroup_product import GENERATION
 
-# What each instruction reaches on large products, as a multiple of the target's peak in float32. Estimates
-# from published figures (design note cuda.md, section 2); none was measured by us.
-RATES: Mapping[str, float] = {"f32": 0.65, "tf32": 3.0, "3xtf32": 1.0, "bf16": 6.0, "fp16": 6.0}
+# TFLOP/s of an H200 by precision and tile, on products of 8,192 for 16 bits, else of 4,096; by
+# `benchmarks.cuda_tiles`. Of tf32 the first alone was measured: the others are as much of it as of bf16.
+_HALF = {
+    "128x256wg": 769.0,
+    "128x128wg": 604.0,
+    "64x256wg": 668.0,
+    "128x64wg": 400.0,
+    "64x128wg": 521.0,
+    "64x64wg": 339.0,
+    "128x256": 425.0,
+    "128x128w4": 423.0,
+    "128x128": 423.0,
+    "128x64": 388.0,
+    "64x64": 315.0,
+    "32x64": 215.0,
+}
+SPEEDS: Mapping[str, Mapping[str, float]] = {
+    "bf16": _HALF,
+    "fp16": _HALF,
+    "tf32": {name: 172.0 * _HALF[name] / _HALF["128x256"] for name in TENSOR_TILES},
+    "3xtf32": {"64x64": 39.4, "32x64": 31.7},
+    "f32": {"128x128": 43.1, "64x64": 41.4, "32x128": 40.8},
+}
+PEAK = 66.9  # TFLOP/s of an H200 in float32
+ALONE = 0.9  # of its speed that a block reaches beside which there is none, where several fit
+STORED = 2.5  # bytes that move in the time in which an element of a tile is finished
 # Precision of tensor cores by the type of elements in memory.
 HALVES: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16"}
 # The same as a plan tells it: sums are float32 in any, and the products of 3xtf32 nearly.
@@ -27,7 +54,6 @@ SPILLING: Mapping[tuple[str, bool], frozenset[str]] = {
 }
 
 SHORTEST = 64  # elements of a reduction that are worth a block
-WAVES = 2  # of blocks that a shared reduction aims at, at most
 WARPS = 16  # of a multiprocessor that keep its memory busy
 
 
@@ -40,10 +66,19 @@ class Cut:
     blocks: int
 
 
-def offered(precision: str, depth: int) -> Mapping[str, Tile]:
-    """The tiles of a precision, largest first, for rows of so many elements along the reduction."""
+def offered(precision: str, depth: int, isa: Sequence[str] = ()) -> Mapping[str, Tile]:
+    """The tiles of a precision, largest first.
+
+    Args:
+        precision: of products.
+        depth: elements of a row along the reduction.
+        isa: of the target, where the right operand's rows run along the reduction; with that of warpgroups,
+            their tiles are the first.
+    """
     if precision == "f32":
         return SIMT_TILES
+    if GENERATION in isa and precision in HALVES.values():
+        return {**WARPGROUP_TILES, **TENSOR_TILES}
     vector = 8 if precision in HALVES.values() else 4
     spilling = SPILLING.get((precision, depth % vector != 0), frozenset())
     return {name: tile for name, tile in TENSOR_TILES.items() if name not in spilling}
@@ -59,41 +94,51 @@ def wasted(tile: Tile, m: int, n: int) -> float:
     return tiles_of(tile, m, n) * tile.m * tile.n / (m * n)
 
 
+def rate(precision: str, tile: str) -> float:
+    """Speed of a tile, as a multiple of the peak in float32."""
+    return SPEEDS[precision][tile] / PEAK
+
+
 def cut(
-    tiles: Mapping[str, Tile], m: int, n: int, k: int, batch: int, processors: int, *, shares: bool = True
+    precision: str,
+    tiles: Mapping[str, Tile],
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    target: Target,
+    *,
+    shares: bool = True,
 ) -> Cut:
     """The tile of a product, and the blocks that share a reduction.
 
     Args:
-        tiles: those there are, largest first.
+        precision: of products.
+        tiles: those there are; of equal ones the first.
         m: rows of the result.
         n: its columns.
         k: elements of the reduction.
         batch: how many such products.
-        processors: of the device.
+        target: its multiprocessors, their speed and that of its memory.
         shares: whether a reduction may be shared.
     """
-    wide = _fitting(tiles, m, n)
-    for name in wide:
-        blocks = tiles_of(tiles[name], m, n) * batch
-        if blocks >= processors:
-            return Cut(name, 1, blocks)
-    # Of tiles no wider than needed the one that computes least beside the result, of equals the larger; then
-    # the reduction is cut until there is work for all.
-    computed = {t: tiles_of(tiles[t], m, n) * tiles[t].m * tiles[t].n for t in wide}
-    name = min(wide, key=computed.__getitem__) if shares else wide[-1]
-    blocks = tiles_of(tiles[name], m, n) * batch
-    splits = 1
-    if shares:
-        most = max(k // SHORTEST, 1)
-        splits = max(min(most, WAVES * processors // blocks, -(-processors // blocks)), 1)
-        step = -(-k // splits)
-        splits = -(-k // step)
-    return Cut(name, splits, blocks * splits)
+    found = []
+    for name, tile in tiles.items():
+        blocks = tiles_of(tile, m, n) * batch
+        found.append(Cut(name, 1, blocks))
+        if shares and blocks < target.cores:
+            splits = min(max(k // SHORTEST, 1), -(-target.cores // blocks))
+            splits = -(-k // -(-k // splits))
+            found.append(Cut(name, splits, blocks * splits))
 
+    def seconds(way: Cut) -> float:
+        """Without what they have in common: a launch, and until the first operands are there."""
+        tile, memory = tiles[way.tile], target.memories[0].bandwidth
+        turns = -(-way.blocks // target.cores)
+        speed = target.flops * rate(precision, way.tile) * (ALONE if turns < tile.minimum_blocks else 1.0)
+        results = tile.m * tile.n
+        each = 2.0 * results * -(-k // way.splits) / speed + results * STORED * target.cores / memory
+        added = target.launch + 8.0 * way.splits * batch * m * n / memory if way.splits > 1 else 0.0
+        return turns * each + added
 
-def _fitting(tiles: Mapping[str, Tile], m: int, n: int) -> Sequence[str]:
-    """Tiles that are not twice as large as the result; the smallest, if all are."""
-    names = list(tiles)
-    found = [t for t in names if tiles[t].m < 2 * m and tiles[t].n < 2 * n]
-    return found or names[-1:]
+    return min(found, key=seconds)

@@ -4,7 +4,7 @@ Tensor cores want rows of the right operand along the reduction, so weights are 
 activation that lies otherwise, or whose rows are no multiple of 16 bytes, is copied first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,12 +20,14 @@ from app.engine.core.group import Group, of_group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.matmul_geometry import PRODUCTS, matrices
 from app.engine.operators.matmul_geometry import Product as Operands
+from app.engine.types.target import Target
 from app.kernels.cuda.epilogue import Epilogue
 from app.kernels.cuda.gemm import gemm
 from app.kernels.cuda.gemv import MOST, gemv
 from app.kernels.cuda.geometry import NBYTES, Strided
 from app.kernels.cuda.kernel import Launches
 from app.kernels.cuda.product import Product
+from app.kernels.cuda.tiles import Tile
 from app.kernels.cuda.transpose import moved
 
 
@@ -183,10 +185,15 @@ def _sizes(group: Group, a: Placed, b: Placed, *, residual: bool) -> Product:
     return Product(m, n, product.k, *rows, batch, *batches)
 
 
-def _cut(group: Group, processors: int, precision: str) -> dispatch.Cut:
+def _tiles(group: Group, target: Target, precision: str) -> Mapping[str, Tile]:
     product = operands(group)
-    tiles = dispatch.offered(precision, product.k)
-    return dispatch.cut(tiles, product.m, product.n, product.k, len(product.offsets), processors)
+    isa = () if _has_columns(product, precision) else target.isa
+    return dispatch.offered(precision, product.k, isa)
+
+
+def _cut(group: Group, target: Target, precision: str) -> dispatch.Cut:
+    product, tiles = operands(group), _tiles(group, target, precision)
+    return dispatch.cut(precision, tiles, product.m, product.n, product.k, len(product.offsets), target)
 
 
 def _calls(
@@ -204,8 +211,8 @@ def _calls(
 
 
 @of_group
-def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall, ...]:
-    columns, way = _has_columns(operands(group), precision), _cut(group, processors, precision)
+def _lowered(group: Group, target: Target, precision: str) -> tuple[LaunchCall, ...]:
+    columns, way = _has_columns(operands(group), precision), _cut(group, target, precision)
 
     def made(sizes: Product, after: Epilogue) -> Launches:
         return gemm(sizes, precision, after, way.tile, way.splits, columns=columns)
@@ -214,10 +221,10 @@ def _lowered(group: Group, processors: int, precision: str) -> tuple[LaunchCall,
 
 
 def _seconds(group: Group, context: PlanningContext, precision: str) -> float:
-    way, product = _cut(group, context.target.cores, precision), operands(group)
-    tile = dispatch.offered(precision, product.k)[way.tile]
-    wasted, rate = dispatch.wasted(tile, product.m, product.n), dispatch.RATES[precision]
-    lowered = _lowered(group, context.target.cores, precision)
+    way, product = _cut(group, context.target, precision), operands(group)
+    tile = _tiles(group, context.target, precision)[way.tile]
+    wasted, rate = dispatch.wasted(tile, product.m, product.n), dispatch.rate(precision, way.tile)
+    lowered = _lowered(group, context.target, precision)
     return product_seconds(group, context, way.blocks, rate, wasted, len(lowered))
 
 
@@ -252,7 +259,7 @@ def _row(op: str, precision: str) -> Implementation:
         op,
         BACKEND,
         rejected,
-        lambda group, context: _lowered(group, context.target.cores, precision),
+        lambda group, context: _lowered(group, context.target, precision),
         lambda group, context: _seconds(group, context, precision),
         inplace,
         precision=dispatch.TOLD[precision],

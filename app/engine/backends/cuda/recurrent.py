@@ -107,7 +107,8 @@ def _projection(group: Group, context: PlanningContext, to: Workspace) -> tuple[
         return np.pad(found, ((0, 0), (0, width - found.shape[1])))
 
     bias, _ = _biases(group)
-    way = dispatch.cut(dispatch.offered(precision, k), rows, n, k, 1, context.target.cores)
+    tiles = dispatch.offered(precision, k, context.target.isa)
+    way = dispatch.cut(precision, tiles, rows, n, k, 1, context.target)
     product = Product(rows, n, k, a.row, width, n)
     launches = gemm(product, precision, Epilogue(bias=bias is not None), way.tile, way.splits)
     roles: dict[str, Argument] = {"a": a.argument, "b": repacked(weights, pack), "y": to}

@@ -9,7 +9,7 @@ Index arithmetic of numba is 64 bits wide: write `uint32(...)` around what is di
 Importing this module imports numba's CUDA target (seconds): only the compiler does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -21,6 +21,7 @@ from numba.cuda.typing import signature
 from app.kernels.cuda.primitives.definition import (
     F32,
     I32,
+    I64,
     LLVM,
     NAMES,
     SCALARS,
@@ -29,6 +30,7 @@ from app.kernels.cuda.primitives.definition import (
     call,
     element_address,
     primitive,
+    shared_address,
     type_of,
 )
 
@@ -112,7 +114,7 @@ def _window(element: str) -> None:
             memory = builder.module.globals[name]
         else:
             memory = ir.GlobalVariable(builder.module, ir.ArrayType(ir.IntType(8), 0), name, 3)
-            memory.align = 128
+            memory.align = 1024  # that of what warpgroups multiply
             memory.linkage = "external"
         base = builder.gep(memory, [ir.Constant(I32, 0), values[0]])
         generic = builder.addrspacecast(base, ir.PointerType(ir.IntType(8)), "generic")
@@ -234,6 +236,69 @@ for _kind, _shape in (
     assembly(f"mma_{_kind}", "f4", "f4 u4 u2", _text)  # (c, a, b) -> c + a b
     # Two neighbouring tiles with the same a: one statement, and b as `ldmatrix_x4` gives it.
     primitive(f"mma_{_kind}_x2", "f8", "f8 u4 u4", _mma_x2(_text))
+
+
+# Warpgroups: four warps multiply 64 rows of a by n rows of b, both in shared memory, while they go on. Rows
+# are 128 bytes of the reduction whose 16-byte chunks are exchanged (chunk ^ row % 8); both operands begin at
+# multiples of 1,024 bytes. One statement multiplies whole rows. Source: PTX ISA 9.0, "Asynchronous Warpgroup
+# Level Matrix Multiply-Accumulate Instructions" and "Matrix Descriptor Format".
+_SWIZZLED, _NEXT_ROWS = (
+    1 << 62,
+    64 << 32,
+)  # chunks exchanged in 128 bytes; eight rows are 64 chunks of 16 bytes
+_STEPS, _STEP = 4, 2  # instructions for a row, each of 32 bytes: chunks of 16
+
+
+def _descriptor(builder: Any, kind: Any, pointer: Any, index: Any) -> Any:
+    """Description of rows in shared memory that begin at an element."""
+    chunk = builder.lshr(shared_address(builder, kind, pointer, index), ir.Constant(I32, 4))
+    return builder.or_(builder.zext(chunk, I64), ir.Constant(I64, _SWIZZLED | _NEXT_ROWS | 1 << 16))
+
+
+def _tied(builder: Any, text: str, sums: Any, given: Sequence[Any] = ()) -> Any:
+    """A text of PTX whose results take the registers of as many sums; `given` are 64 bits wide."""
+    count = sums.type.count
+    ties = [*["=f"] * count, *map(str, range(count)), *["l"] * len(given), "~{memory}"]
+    values = [*(builder.extract_value(sums, i) for i in range(count)), *given]
+    kind = ir.LiteralStructType([F32] * count)
+    found = call(builder, kind, text, ",".join(ties), values, effect=True)
+    return [builder.extract_value(found, i) for i in range(count)]
+
+
+def _warpgroup(kind: str, n: int) -> None:
+    count = n // 2  # sums of a thread
+
+    def multiply(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+        pairs = ((kinds[i], values[i], values[i + 1]) for i in (1, 3))
+        rows = [_descriptor(builder, *pair) for pair in pairs]
+        sums = ", ".join(f"${i}" for i in range(count))
+        lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+        for step in range(_STEPS):
+            lines += [f"add.s64 {name}, ${2 * count + i}, {_STEP * step};" for i, name in enumerate("ab")]
+            shape = f"m64n{n}k16.f32.{kind}.{kind}"
+            lines.append(f"wgmma.mma_async.sync.aligned.{shape} {{{sums}}}, a, b, 1, 1, 1, 0, 0;")
+        lines.append("wgmma.commit_group.sync.aligned; }")
+        return _tied(builder, " ".join(lines), values[0], rows)
+
+    primitive(f"wgmma_{kind}_n{n}", f"f{count}", f"f{count} p u p u", multiply)
+
+
+def _all_done(n: int) -> None:
+    def wait(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+        return _tied(builder, "wgmma.wait_group.sync.aligned 0;", values[0])
+
+    primitive(f"wgmma_sums_n{n}", f"f{n // 2}", f"f{n // 2}", wait)
+
+
+for _n in (64, 128, 256):
+    _all_done(_n)  # the sums, when nothing is under way any more
+    for _kind in ("bf16", "f16"):
+        _warpgroup(_kind, _n)  # sums + a b, which nobody may read before
+assembly(
+    "wgmma_wait", "v", "n", "wgmma.wait_group.sync.aligned $0;", effect=True
+)  # until so many are under way
+# What this thread has written to shared memory, for warpgroups that multiply it after a barrier.
+assembly("fence_shared", "v", "", "fence.proxy.async.shared::cta;", effect=True)
 
 
 def _rounded(builder: Any, value: Any) -> Any:

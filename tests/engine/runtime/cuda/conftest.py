@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.engine.runtime.cuda.fake_driver import built
+from tests.kernels.cuda.gpu import gpu
+
+__all__ = ["gpu"]
 
 
 @pytest.fixture(scope="session")

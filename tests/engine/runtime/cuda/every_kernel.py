@@ -13,7 +13,7 @@ from pathlib import Path
 from app.kernels.cuda.compiler import Compiler
 from tests.conftest import KERNELS, ROOT
 from tests.engine.runtime.cuda.networks import NETWORKS, kernels, warps
-from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present, warm
+from tests.kernels.cuda.compiled import GENERATIONS, compiled, faults, missing, present, together, warm
 from tests.kernels.cuda.generators import EVERYDAY, REST, Row
 
 
@@ -45,9 +45,9 @@ def main() -> int:
     for name, row in rows.items():
         both = [made[kernel] for kernel in steps[name]]
         told += [f"{name}: {f}" for two in both for one in two for f in faults(one, row.warps, row.stack)]
-        for generation in zip(*both, strict=True):
-            told += [f"{name}: no {x}" for x in missing(row.expected, (one.found for one in generation))]
-            told += [f"{name}: has {x}" for x in present(row.refused, (one.found for one in generation))]
+        for generation in together(both):
+            told += [f"{name}: no {x}" for x in missing(row.expected, generation)]
+            told += [f"{name}: has {x}" for x in present(row.refused, generation)]
     print("\n".join([*told, f"{len(wanted)} kernels for {' and '.join(GENERATIONS)}, {len(told)} faults"]))
     return bool(told)
 

@@ -63,7 +63,7 @@ def run(config_json: str) -> None:
 def _confine(config: ExecutorConfig) -> None:
     """Give up what is not needed, before the model is read; the supervisor's end ends the process still."""
     scratch = channel.folder_of(Path(config.data)) / config.id
-    for folder in (Path(config.kernels), scratch):
+    for folder in (Path(config.kernels), Path(config.weights), scratch):
         confinement.hand_over(folder)
     use_home(scratch)
     tempfile.tempdir = str(scratch)
@@ -71,7 +71,7 @@ def _confine(config: ExecutorConfig) -> None:
     measures = confinement.enter()
     end_with(supervisor, ORPHANED)  # a change of the user has ended it
     readable = (config.model, *config.external.values())
-    writable = (config.kernels, scratch)
+    writable = (config.kernels, config.weights, scratch)
     confinement.restrict_files(measures, readable, writable, config.data, ("app", config.engine))
     confinement.restrict_calls(measures)
     told = ", ".join(map(str, measures))

@@ -21,6 +21,7 @@ class ExecutorConfig:
         options: fields of `Options`.
         bindings: fields of `Bindings`.
         kernels: folder of compiled kernels.
+        weights: folder of packed weights.
         programs: shapes that are kept compiled at once.
         infer_seconds: that one run may take.
         build_seconds: that the program of one shape may take to come.
@@ -38,6 +39,7 @@ class ExecutorConfig:
     options: Mapping[str, Any]
     bindings: Mapping[str, Any]
     kernels: str
+    weights: str
     programs: int
     infer_seconds: float
     build_seconds: float

@@ -52,6 +52,7 @@ class Executors:
             options=row["request"]["options"],
             bindings=row["request"]["bindings"],
             kernels=str((settings.data / "kernels").absolute()),
+            weights=str((settings.data / "weights").absolute()),
             programs=settings.max_programs,
             infer_seconds=settings.infer_seconds,
             build_seconds=settings.job_seconds,

@@ -99,6 +99,7 @@ class Builder:
             bindings_of(config.bindings),
             kernels=Path(config.kernels),
             external={name: Path(path) for name, path in config.external.items()},
+            weights=Path(config.weights),
         )
 
 

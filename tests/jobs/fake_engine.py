@@ -261,6 +261,7 @@ class ServedModel:
         *,
         kernels: Path,
         external: Mapping[str, Path],
+        weights: Path,
     ) -> None:
         words = path.read_text().split()
         for word, value in zip(words, [*words[1:], ""]):

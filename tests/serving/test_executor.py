@@ -39,6 +39,7 @@ def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
         "options": {},
         "bindings": {"shapes": {"x": [1, 3]}},
         "kernels": str(folder),
+        "weights": str(folder / "weights"),
         "programs": 2,
         "infer_seconds": 5.0,
         "build_seconds": 20.0,

@@ -1,6 +1,7 @@
 """A model that stays, and runs on every shape that its graph allows: one program for each."""
 
 import dataclasses
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.model import operand_types
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.expansion import expanded
+from app.engine.planning.heartbeat import trim
 from app.engine.planning.timing_cache import stored
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.weight_store import WeightStore
 from app.engine.runtime.inputs import samples
 from app.engine.types import map_type
 from app.engine.types.errors import GraphError
@@ -46,6 +50,8 @@ class ServedModel:
         bindings: of the job. Scalars that were bound to a value stay so: they are no inputs here.
         kernels: folder of compiled kernels and of the timings table.
         external: files of external data by the name the model gives them.
+        weights: folder of packed weights, which all processes of a machine share; None keeps them in memory
+            of each program.
 
     Attributes:
         inputs: what a call must give, in the model's order.
@@ -65,11 +71,13 @@ class ServedModel:
         *,
         kernels: Path,
         external: Mapping[str, Path] = NO_FILES,
+        weights: Path | None = None,
     ) -> None:
         self._path = path
         self._options = options
         self._external = external
         self._compiler = Compiler(kernels, processes=1)
+        self._weights = None if weights is None else WeightStore(weights)
         self.fixed = dict(bindings.values)
         self._storage = dict(bindings.storage)
         self._value_storage = dict(bindings.value_storage)
@@ -87,6 +95,14 @@ class ServedModel:
         Raises:
             EngineError: the graph refuses the shapes, or nothing can run it.
         """
+        program, weights = self._planned(shapes), None
+        if self._weights is not None:
+            program, weights = self._weights.take(program)
+            gc.collect()  # graphs are cyclic
+            trim()
+        return Executor(program, self._compiler, weights=weights)
+
+    def _planned(self, shapes: Shapes) -> Program:
         options = self._options
         bindings = Bindings(
             shapes=dict(shapes),
@@ -102,8 +118,7 @@ class ServedModel:
             compilation = dataclasses.replace(compilation, timings=stored(self._compiler.folder))
             compilation = session.raced(compilation, options, self._compiler)
         inputs = samples(compilation.graph.inputs, self._storage)
-        _, program = session.runnable(compilation, options, self._compiler, inputs)
-        return Executor(program, self._compiler)
+        return session.runnable(compilation, options, self._compiler, inputs)[1]
 
 
 def _port(value: ir.Value, role: str) -> Port:

@@ -118,5 +118,6 @@ class Engine(Protocol):
         *,
         kernels: Path,
         external: Mapping[str, Path],
+        weights: Path,
     ) -> ServedModel:
-        """A model as a job planned it, to be called again and again."""
+        """A model as a job planned it, to be called again and again; `weights` is a folder of packed ones."""

@@ -22,6 +22,7 @@ class ExecutorConfig:
         bindings: fields of `Bindings`.
         kernels: folder of compiled kernels.
         weights: folder of packed weights.
+        instances: of each program, which run at once on cores of their own.
         programs: shapes that are kept compiled at once.
         infer_seconds: that one run may take.
         build_seconds: that the program of one shape may take to come.
@@ -40,6 +41,7 @@ class ExecutorConfig:
     bindings: Mapping[str, Any]
     kernels: str
     weights: str
+    instances: int
     programs: int
     infer_seconds: float
     build_seconds: float

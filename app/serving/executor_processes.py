@@ -53,6 +53,7 @@ class Executors:
             bindings=row["request"]["bindings"],
             kernels=str((settings.data / "kernels").absolute()),
             weights=str((settings.data / "weights").absolute()),
+            instances=deployments.serving_of(row)["instances"],
             programs=settings.max_programs,
             infer_seconds=settings.infer_seconds,
             build_seconds=settings.job_seconds,

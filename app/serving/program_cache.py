@@ -9,8 +9,8 @@ import os
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -31,11 +31,11 @@ def key_of(shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Result of one build request: the model itself when `shapes` is None, else a program, else a reason."""
+    """Result of one build request: the model when `shapes` is None, else programs, or a reason."""
 
     shapes: Shapes | None
     model: ServedModel | None = None
-    program: Program | None = None
+    programs: tuple[Program, ...] = ()
     rejection: str = ""
     is_fault: bool = False  # the request is not the cause
 
@@ -43,8 +43,9 @@ class Built:
 class Builder:
     """Loads the model, and then builds programs in the order of the requests."""
 
-    def __init__(self, config: ExecutorConfig) -> None:
+    def __init__(self, config: ExecutorConfig, cores: Sequence[Sequence[int]]) -> None:
         self._config = config
+        self._cores = cores  # of each instance
         self._build_requests: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
         self._built: queue.SimpleQueue[Built] = queue.SimpleQueue()
         self._model: ServedModel | None = None
@@ -80,7 +81,7 @@ class Builder:
                 self._model = self._load()
                 return Built(None, model=self._model)
             assert self._model is not None
-            return Built(shapes, program=self._model.program(dict(shapes)))
+            return Built(shapes, programs=tuple(self._model.programs(dict(shapes), self._cores)))
         except EngineError as error:
             return Built(shapes, rejection=error.message, is_fault=shapes is None)
         except MemoryError:
@@ -103,34 +104,55 @@ class Builder:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Ready:
-    """A program, and answers of arrays that it fills in every run, by the form of the requests."""
+    """Programs for requests of some shapes, one for each instance.
 
-    program: Program
-    answers: dict[Form, Answer] = field(default_factory=dict)
+    Attributes:
+        programs: by instance.
+        answers: by instance and form of requests: answers of arrays that its program fills in every run.
+        seconds: mean of a run; 0 before the first.
+        users: tasks that need it.
+        dropped: it takes no more tasks.
+    """
+
+    programs: tuple[Program, ...]
+    answers: tuple[dict[Form, Answer], ...] = ()
+    seconds: float = 0.0
+    users: int = 0
+    dropped: bool = False
+
+    def __post_init__(self) -> None:
+        """Begin without answers."""
+        self.answers = tuple({} for _ in self.programs)
+
+    def close_unused(self) -> None:
+        """End the programs once they are dropped and no task needs them."""
+        if self.dropped and not self.users:
+            for program in self.programs:
+                program.close()
 
 
 class Programs:
-    """The programs used last, at most `most`."""
+    """The programs used last, at most `most` shapes; `drop` is told of others."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, drop: Callable[[Ready], None]) -> None:
         self._most = most
+        self._drop = drop
         self._kept: OrderedDict[Shapes, Ready] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def find(self, shapes: Shapes) -> Ready | None:
-        """A program; it counts as used now."""
+        """Programs for some shapes; they count as used now."""
         ready = self._kept.get(shapes)
         if ready is not None:
             self._kept.move_to_end(shapes)
         return ready
 
-    def keep(self, shapes: Shapes, program: Program) -> None:
-        """Add a program, in place of the one that was used longest ago."""
-        self._kept[shapes] = Ready(program)
+    def keep(self, shapes: Shapes, programs: tuple[Program, ...]) -> None:
+        """Add programs, in place of those that were used longest ago."""
+        self._kept[shapes] = Ready(programs)
         while len(self._kept) > self._most:
-            _, oldest = self._kept.popitem(last=False)
-            oldest.program.close()
+            self._drop(self._kept.popitem(last=False)[1])

@@ -10,8 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,7 @@ class Port:
 
 
 SLEEP, HANG, CRASH = -1.0, -2.0, -3.0  # what the first number of an input asks for
+MEET, CORES = -4.0, -5.0  # to run with another instance at once, and to count the cores that it has in y
 REFUSED, SLOW = 99, 98  # rows whose programs are refused, or take a while to build
 
 
@@ -275,13 +277,18 @@ class ServedModel:
         self.fixed: dict[str, Any] = {"scale": 2}
         self.first = {"x": bindings.shapes["x"]} if "x" in bindings.shapes else None
 
-    def program(self, shapes: Mapping[str, tuple[int, ...]]) -> "FakeProgram":
+    def programs(
+        self, shapes: Mapping[str, tuple[int, ...]], cores: Sequence[Sequence[int]]
+    ) -> list["FakeProgram"]:
         rows = shapes["x"][0]
         if rows == REFUSED:
             raise InputError(f"{rows} rows are too many")
         if rows == SLOW:
             time.sleep(1.5)
-        return FakeProgram(shapes["x"])
+        return [FakeProgram(shapes["x"]) for _ in cores]
+
+
+_MEETING = threading.Barrier(2)
 
 
 class FakeProgram:
@@ -301,6 +308,10 @@ class FakeProgram:
         elif first == CRASH:
             ctypes.string_at(0)
         np.multiply(self._x, 2, out=self._y)
+        if first == MEET:
+            _MEETING.wait(30)
+        elif first == CORES:
+            self._y[...] = len(os.sched_getaffinity(0))
 
     def peek(self) -> dict[str, object]:
         return {"y": self._y, "z": np.array([len(self._x)])}

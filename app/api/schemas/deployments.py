@@ -13,6 +13,7 @@ class DeployRequest(Schema):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "resnet50"}]})
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    instances: int = Field(default=1, ge=1, le=256, description="Inferences that it runs at once.")
     version: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Without one, the next after the latest of the name."
     )
@@ -25,6 +26,7 @@ class DeploymentAnswer(Schema):
     version: str
     job: str
     model: str
+    instances: int
     owner: str
     created: float = Field(description="Seconds since the epoch.")
     state: Literal["starting", "loading", "ready", "failed"]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,14 @@ class ServedModel:
         self.first = _known({p.name: bindings.shapes.get(p.name, p.shape) for p in self.inputs})
 
     def program(self, shapes: Shapes) -> Executor:
-        """The executor for inputs of these shapes.
+        """The executor for inputs of these shapes, see `programs`."""
+        return self.programs(shapes, ((),))[0]
+
+    def programs(self, shapes: Shapes, cores: Sequence[Sequence[int]]) -> list[Executor]:
+        """Instances of one program for inputs of these shapes, which may run at once.
+
+        Each has memory of its own but for weights, and its threads keep to its cores; without any they are
+        left where they are. The thread that calls it is one of them.
 
         Implementations are chosen from what was measured on this machine before: the job has
         measured all for the shapes it had, others go by prediction where nothing was.
@@ -100,7 +107,7 @@ class ServedModel:
             program, weights = self._weights.take(program)
             gc.collect()  # graphs are cyclic
             trim()
-        return Executor(program, self._compiler, weights=weights)
+        return [Executor(program, self._compiler, weights=weights, cores=found) for found in cores]
 
     def _planned(self, shapes: Shapes) -> Program:
         options = self._options

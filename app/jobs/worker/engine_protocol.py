@@ -50,8 +50,10 @@ class ServedModel(Protocol):
     fixed: Mapping[str, float | int | bool]  # inputs that have a value already
     first: Mapping[str, tuple[int, ...]] | None  # shapes that calls will probably have
 
-    def program(self, shapes: Mapping[str, tuple[int, ...]]) -> Program:
-        """Program for inputs of these shapes; may take long."""
+    def programs(
+        self, shapes: Mapping[str, tuple[int, ...]], cores: Sequence[Sequence[int]]
+    ) -> Sequence[Program]:
+        """Instances of the program for inputs of these shapes, each on cores of its own; may take long."""
 
 
 class Engine(Protocol):

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,18 @@ def test_programs_of_all_shapes_compute_from_one_file(path: Path, tmp_path: Path
         expected = plain.program(shapes(n))
         for name, found in outputs(program, n).items():
             assert_array_equal(found, outputs(expected, n)[name])
+
+
+def test_instances_run_at_once_from_one_copy(path: Path, tmp_path: Path, compiler: Compiler) -> None:
+    programs = served(path, tmp_path, compiler).programs(shapes(1), ((0,), (0,), (0,)))
+    expected = outputs(programs[0], 1)
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(lambda p: [outputs(p, 1) for _ in range(50)], programs):
+            for row in found:
+                assert_array_equal(row["y"], expected["y"])
+                assert_array_equal(row["z"], expected["z"])
+    (segment,) = segments(tmp_path)
+    assert segment.stat().st_size < 2.1 * WIDTH * WIDTH * 4
 
 
 def test_another_shape_adds_no_weights_to_the_memory_of_the_process(

@@ -285,8 +285,7 @@ def _owners(program: Program) -> Iterator[Constant | ir.Value]:
 
 def _settle(value: ir.Value, array: Array) -> None:
     """Let a constant of the graph be an equal array."""
-    assert value.const_value is not None
-    value.const_value = ir.Tensor(array, value.const_value.dtype, name=value.name)
+    value.const_value = ir.Tensor(array, value.dtype, name=value.name)
 
 
 def _without_weights(program: Program) -> Program:

@@ -408,9 +408,9 @@ class Client:
         """An artifact's bytes."""
         return self._send("GET", f"/v1/jobs/{job_id}/artifacts/{name}").content
 
-    def deploy(self, job_id: str, name: str, *, version: int | None = None, instances: int = 1) -> Deployment:
-        """Let what a job made answer inferences under a name, as its next version if none is given."""
-        body = {"name": name, "version": version, "instances": instances}
+    def deploy(self, job_id: str, name: str, *, version: int | None = None, **serving: Any) -> Deployment:
+        """Let a result answer under a name; `serving` is `instances`, `batch_sizes` and `batch_delay_ms`."""
+        body = {"name": name, "version": version, **serving}
         return _read(Deployment, self._json("POST", f"/v1/jobs/{job_id}/deploy", json=body))
 
     def deployments(self) -> list[Deployment]:

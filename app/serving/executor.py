@@ -29,7 +29,7 @@ from app.serving import channel, oip_codec
 from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_codec import InferenceError
 from app.serving.oip_forms import Forms
-from app.serving.program_cache import Builder, Built, Programs, Shapes, key_of
+from app.serving.program_cache import Batch, Builder, Built, Programs, Shapes, key_of
 from app.serving.scheduling.instance import Instance, RunLimit, refused
 from app.serving.scheduling.requests import Client, Request, Told
 from app.serving.scheduling.run_queue import RunQueue
@@ -88,7 +88,7 @@ class Executor:
         self._poll = select.poll()
         self._clients: dict[int, Client] = {}
         cores = _cores_of(config.instances, options_of(config.options).threads)
-        self._queue = RunQueue(len(cores))
+        self._queue = RunQueue(len(cores), config.batch_seconds if config.batches else 0.0)
         self._limit = RunLimit(config.infer_seconds)
         name = config.name, config.version
         self._instances = [Instance(i, name, self._queue, self._limit, c) for i, c in enumerate(cores)]
@@ -189,27 +189,48 @@ class Executor:
 
     def _take(self, built: Built) -> None:
         """Something was built."""
-        if built.shapes is None:
+        if built.request is None:
             self._begin(built)
+        elif built.request[1] > 1:
+            self._take_batch(built, *built.request)
         else:
-            waiting = self._waiting_requests.pop(built.shapes, [])
-            if built.programs:
-                self._programs.keep(built.shapes, built.programs)
-                for request, inference in waiting:
-                    try:
-                        self._schedule(request, inference)
-                    except InferenceError as error:
-                        request.refuse(error)
-                self._state["state"] = "ready"
-            else:
-                if self._state["state"] == "ready":
-                    logger.warning("shapes %s: %s", dict(built.shapes), built.rejection)
-                else:
-                    self._state |= {"state": "failed", "detail": built.rejection}
-                for request, _ in waiting:
-                    request.refuse(InferenceError(built.rejection, 503 if built.is_fault else 400))
+            self._take_programs(built, built.request[0])
         self._state["programs"] = len(self._programs)
         self._tell(*self._clients.values())
+
+    def _take_programs(self, built: Built, shapes: Shapes) -> None:
+        waiting = self._waiting_requests.pop(shapes, [])
+        if not built.programs:
+            self._note_rejection(built, shapes)
+            for request, _ in waiting:
+                request.refuse(InferenceError(built.rejection, 503 if built.is_fault else 400))
+            return
+        self._programs.keep(shapes, built.programs)
+        for request, inference in waiting:
+            try:
+                self._schedule(request, inference)
+            except InferenceError as error:
+                request.refuse(error)
+        for count in self._config.batches:
+            self._builder.want(shapes, count)
+        if not self._config.batches:
+            self._state["state"] = "ready"
+
+    def _take_batch(self, built: Built, shapes: Shapes, count: int) -> None:
+        """Programs that compute requests together; a model is not ready before its first ones."""
+        if not built.programs:
+            self._note_rejection(built, shapes)
+            self._state["detail"] = built.rejection
+            return
+        self._queue.add_batch(self._programs.find(shapes), count, Batch(built.programs, built.rows))
+        if count == self._config.batches[-1] and self._state["state"] == "loading":
+            self._state["state"] = "ready"
+
+    def _note_rejection(self, built: Built, shapes: Shapes) -> None:
+        if self._state["state"] == "ready":
+            logger.warning("shapes %s: %s", dict(shapes), built.rejection)
+        else:
+            self._state |= {"state": "failed", "detail": built.rejection}
 
     def _begin(self, built: Built) -> None:
         """The model is loaded, or cannot be."""

@@ -275,6 +275,7 @@ class ServedModel:
             Port("z", np.dtype(np.int64), (1,)),
         )
         self.fixed: dict[str, Any] = {"scale": 2}
+        self.mixes = "mixes" in words
         self.first = {"x": bindings.shapes["x"]} if "x" in bindings.shapes else None
 
     def programs(
@@ -286,6 +287,11 @@ class ServedModel:
         if rows == SLOW:
             time.sleep(1.5)
         return [FakeProgram(shapes["x"]) for _ in cores]
+
+    def rows_of_outputs(self, _shapes: Mapping[str, tuple[int, ...]], _count: int) -> frozenset[str]:
+        if self.mixes:
+            raise InputError("ReduceMean 'mean' may mix requests: it reduces axis 0")
+        return frozenset("y")
 
 
 _MEETING = threading.Barrier(2)

@@ -24,6 +24,7 @@ from tests.jobs import fake_engine
 from tests.jobs.service import ENGINE
 
 BOUNDS = Bounds(body_nbytes=1 << 20, arena_nbytes=1 << 20, waiting=4, seconds=5.0)
+WIDE = Bounds(body_nbytes=1 << 20, arena_nbytes=1 << 20, waiting=16, seconds=5.0)
 
 
 @contextmanager
@@ -43,6 +44,8 @@ def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
         "kernels": str(folder),
         "weights": str(folder / "weights"),
         "instances": 1,
+        "batches": (),
+        "batch_seconds": 0.0,
         "programs": 2,
         "infer_seconds": 5.0,
         "build_seconds": 20.0,
@@ -240,4 +243,59 @@ def test_a_caller_that_has_gone_leaves_the_queue(tmp_path: Path) -> None:
             assert (await ask(here, 1)).status == 200, "nobody meets the one that has gone"
 
     with executor(tmp_path, "gone"):
+        asyncio.run(main())
+
+
+def data_of(reply: Reply, output: int) -> list[float]:
+    return list(json.loads(reply.body)["outputs"][output]["data"])
+
+
+def test_requests_are_computed_together_up_to_the_largest_batch(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path, WIDE) as client:
+            firsts = [fake_engine.SLEEP, *range(10, 16)]  # while the first runs the others come
+            replies = await asyncio.gather(*(ask(client, 1, first) for first in firsts))
+            assert [data_of(r, 0) for r in replies] == [[2.0 * first, 2.0, 2.0] for first in firsts]
+            rows = [data_of(r, 1)[0] for r in replies]  # of the program that computed each
+            assert max(rows) == 4
+            assert rows.count(4) % 4 == rows.count(2) % 2 == 0
+
+    with executor(tmp_path, "batches", batches=(2, 4)):
+        asyncio.run(main())
+
+
+def test_a_request_waits_for_others_as_long_as_it_may(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as client:
+            rows: list[list[float]] = []
+            while rows != [[4], [4], [1]]:  # of other shapes there is one; programs of two rows come first
+                replies = await asyncio.gather(ask(client, 2), ask(client, 2), ask(client, 1))
+                rows = [data_of(r, 1) for r in replies]
+            reply = await ask(client, 1)
+            assert data_of(reply, 1) == [1]
+            assert reply.waited is not None
+            assert reply.waited >= 1.0
+
+    with executor(tmp_path, "waits", batches=(2,), batch_seconds=1.0):
+        asyncio.run(main())
+
+
+def test_a_model_that_mixes_requests_is_not_served_in_batches(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as client:
+            assert client.state == "failed"
+            assert client.detail == "ReduceMean 'mean' may mix requests: it reduces axis 0"
+
+    with executor(tmp_path, "mixes", batches=(2,)):
+        asyncio.run(main())
+
+
+def test_what_one_request_wants_of_a_batch_is_refused_to_it_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as client:
+            replies = await asyncio.gather(ask(client, 1, np.inf), ask(client, 1))
+            assert [r.status for r in replies] == [400, 200]
+            assert data_of(replies[1], 1) == [2]
+
+    with executor(tmp_path, "wants", batches=(2,), batch_seconds=4.0):
         asyncio.run(main())

@@ -15,6 +15,8 @@ from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.model import operand_types
 from app.engine.model.load import load
+from app.engine.operators import independent_rows
+from app.engine.operators.independent_rows import MixedRowsError
 from app.engine.planning import session
 from app.engine.planning.expansion import expanded
 from app.engine.planning.heartbeat import trim
@@ -109,14 +111,49 @@ class ServedModel:
             trim()
         return [Executor(program, self._compiler, weights=weights, cores=found) for found in cores]
 
-    def _planned(self, shapes: Shapes) -> Program:
-        options = self._options
-        bindings = Bindings(
+    def rows_of_outputs(self, shapes: Shapes, count: int) -> frozenset[str]:
+        """Names of outputs in which so many requests of these shapes, stacked along axis 0, lie one by one.
+
+        Other outputs are the same for all requests.
+
+        Raises:
+            GraphError: the first axis of an input is fixed, or it cannot be shown that a request that is
+                stacked with others gets what it gets alone.
+        """
+        for port in self.inputs:
+            if not port.shape or port.shape[0] is not None:
+                found = "no axis" if not port.shape else f"a fixed first axis of {port.shape[0]}"
+                raise GraphError(
+                    f"batching needs a first axis of every input that may have any extent, {port.name!r} has "
+                    f"{found}: export the model with a symbolic batch axis",
+                    pointer=f"value:{port.name}",
+                )
+        graphs = [self._canonical(shapes), self._canonical(stacked(shapes, count))]
+        try:
+            return independent_rows.rows_of_outputs(graphs[0].graph, graphs[1].graph, count)
+        except MixedRowsError as reason:
+            raise GraphError(f"requests cannot be computed together: {reason}") from None
+
+    def _canonical(self, shapes: Shapes) -> ir.Model:
+        bindings = self._bound(shapes)
+        found: list[ir.Model] = []
+        session.canonical(
+            expanded(load(self._path, external=self._external), bindings),
+            *(host(), self._options, bindings, load_registry()),
+            before_rewrites=lambda model: found.append(model.clone()),
+        )
+        return found[0]
+
+    def _bound(self, shapes: Shapes) -> Bindings:
+        return Bindings(
             shapes=dict(shapes),
             values=self.fixed,
             storage=self._storage,
             value_storage=self._value_storage,
         )
+
+    def _planned(self, shapes: Shapes) -> Program:
+        options, bindings = self._options, self._bound(shapes)
         loaded = expanded(load(self._path, external=self._external), bindings)
         compilation = session.canonical(loaded, host(), options, bindings, load_registry())
         if shapes == self.first or options.choose == "measured":
@@ -126,6 +163,11 @@ class ServedModel:
             compilation = session.raced(compilation, options, self._compiler)
         inputs = samples(compilation.graph.inputs, self._storage)
         return session.runnable(compilation, options, self._compiler, inputs)[1]
+
+
+def stacked(shapes: Shapes, count: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of so many requests of some shapes, along the first axis."""
+    return {name: (shape[0] * count, *shape[1:]) for name, shape in shapes.items()}
 
 
 def _port(value: ir.Value, role: str) -> Port:

@@ -88,8 +88,8 @@ def create(
 
 def serving_of(row: Row) -> Mapping[str, Any]:
     """How the process of a deployment runs it; deployments of earlier releases have one instance."""
-    found: Mapping[str, Any] = row["request"].get("serving", {"instances": 1})
-    return found
+    given: dict[str, Any] = row["request"].get("serving", {})
+    return {"instances": 1, "batch_sizes": [], "batch_delay_ms": 0.0} | given
 
 
 def _versions(connection: sa.Connection, name: str) -> dict[int, Row]:

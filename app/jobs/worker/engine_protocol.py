@@ -55,6 +55,12 @@ class ServedModel(Protocol):
     ) -> Sequence[Program]:
         """Instances of the program for inputs of these shapes, each on cores of its own; may take long."""
 
+    def rows_of_outputs(self, shapes: Mapping[str, tuple[int, ...]], count: int) -> frozenset[str]:
+        """Names of outputs in which so many requests, stacked along axis 0, lie one by one.
+
+        An error says why requests of these shapes cannot be computed together.
+        """
+
 
 class Engine(Protocol):
     """A module that inspects, validates and optimizes models; called in limited processes only.

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -70,21 +71,25 @@ class Instance:
         if self._cores:
             os.sched_setaffinity(0, self._cores)
         while True:
-            task = self._queue.take()
+            tasks = self._queue.take()
             began = time.monotonic()
             self._limit.begin(self.number)
             seconds = None
             try:
-                self._run(task, began)
+                self._run(tasks, began)
                 seconds = time.monotonic() - began
             except Exception as error:  # the border of the process: whatever it was must be told
-                task.request.refuse(refused(error))
+                for task in tasks:
+                    task.request.refuse(refused(error))
             finally:
                 self._limit.end(self.number)
-                self._queue.done(task, seconds)
+                self._queue.done(tasks, seconds)
 
-    def _run(self, task: Task, began: float) -> None:
-        request, inference, ready = task.request, task.inference, task.ready
+    def _run(self, tasks: list[Task], began: float) -> None:
+        if len(tasks) > 1:
+            self._run_together(tasks, began)
+            return
+        request, inference, ready = tasks[0].request, tasks[0].inference, tasks[0].ready
         if request.is_answered:
             return
         program = ready.programs[self.number]
@@ -92,6 +97,27 @@ class Instance:
         program.step()
         answer = self._answer(ready, inference, request.region)
         request.answer(answer, Told(200, began - request.came, time.monotonic() - began))
+
+    def _run_together(self, tasks: list[Task], began: float) -> None:
+        """Compute the requests of a batch, one after the other along the first axis of inputs and outputs."""
+        batch = tasks[0].ready.batches[len(tasks)]
+        program = batch.programs[self.number]
+        given = [task.inference.inputs for task in tasks]
+        program.feed({name: np.concatenate([inputs[name] for inputs in given]) for name in given[0]})
+        program.step()
+        outputs = program.peek()
+        for index, task in enumerate(tasks):
+            own = {
+                name: _part(value, index, len(tasks)) if name in batch.rows else value
+                for name, value in outputs.items()
+            }
+            try:
+                answer = oip_answers.answer(*self._name, task.inference, own)
+            except InferenceError as error:  # of what this request wants of its outputs
+                task.request.refuse(error)
+            else:
+                ran = time.monotonic() - began
+                task.request.answer(answer, Told(200, began - task.request.came, ran))
 
     def _answer(self, ready: Ready, inference: Inference, region: memoryview) -> oip_answers.Answer:
         """Answer with the outputs; the same as before where the program has them in the same arrays.
@@ -110,6 +136,13 @@ class Instance:
                 remembered.clear()
             remembered[form] = answer
         return answer
+
+
+def _part(value: object, index: int, count: int) -> np.ndarray[Any, Any]:
+    """Rows of one request of a batch."""
+    array = np.asarray(value)
+    rows = len(array) // count
+    return array[index * rows : (index + 1) * rows]
 
 
 def refused(error: Exception) -> InferenceError:

@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from app.serving.oip_codec import Inference, InferenceError
-from app.serving.program_cache import Ready
+from app.serving.program_cache import Batch, Ready
 from app.serving.scheduling.requests import Request
 
 _NEW = 0.1  # share of a new sample in the mean time of runs
@@ -27,6 +29,13 @@ class Task:
     ready: Ready
     seconds: float
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of requests that it may be computed together with, itself included."""
+        if not self.ready.batches or any(type(a) is not np.ndarray for a in self.inference.inputs.values()):
+            return (1,)
+        return (1, *self.ready.batches)
+
 
 class RunQueue:
     """Tasks in order of arrival, for as many threads as there are instances.
@@ -36,8 +45,9 @@ class RunQueue:
     it runs.
     """
 
-    def __init__(self, instances: int) -> None:
+    def __init__(self, instances: int, batch_seconds: float = 0.0) -> None:
         self._instances = instances
+        self._batch_seconds = batch_seconds  # that a request waits for others
         self._tasks: deque[Task] = deque()
         self._seconds = 0.0  # that the tasks will take, as far as known
         self._deadlines: list[tuple[float, int, Request, InferenceError]] = []  # a heap
@@ -76,23 +86,52 @@ class RunQueue:
             self._keep_deadlines(lambda found: not found.is_answered)
         heapq.heappush(self._deadlines, (request.deadline, next(self._order), request, error))
 
-    def take(self) -> Task:
-        """The next task, when there is one; `done` follows."""
-        with self._changed:
-            while not self._tasks:
-                self._changed.wait()
-            task = self._tasks.popleft()
-            self._left(task)
-            return task
+    def take(self) -> list[Task]:
+        """The next tasks, when there are any; `done` follows. Several are computed together.
 
-    def done(self, task: Task, seconds: float | None) -> None:
+        The first waits for others of its programs until there are as many as the largest batch takes, for
+        `batch_seconds` since it came at most; then it goes with as many as a batch takes.
+        """
+        with self._changed:
+            while True:
+                while not self._tasks:
+                    self._changed.wait()
+                found = self._batch(self._tasks[0])
+                patience = self._tasks[0].request.came + self._batch_seconds - time.monotonic()
+                if len(found) == max(self._tasks[0].sizes) or patience <= 0.0:
+                    break
+                self._changed.wait(patience)
+            for task in found:
+                self._tasks.remove(task)
+                self._left(task)
+            if self._tasks:
+                self._changed.notify()
+            return found
+
+    def _batch(self, first: Task) -> list[Task]:
+        """As many tasks as can be computed together with the first."""
+        if len(first.sizes) == 1:
+            return [first]
+        alike = [task for task in self._tasks if task.ready is first.ready and len(task.sizes) > 1]
+        return alike[: max(size for size in first.sizes if size <= len(alike))]
+
+    def done(self, tasks: list[Task], seconds: float | None) -> None:
         """Count a run of so many seconds; None where it failed. A program that was dropped meanwhile ends."""
         with self._changed:
-            ready = task.ready
+            ready = tasks[0].ready
             if seconds is not None:
-                ready.seconds += (seconds - ready.seconds) * (_NEW if ready.seconds else 1.0)
-            ready.users -= 1
+                mean = seconds / len(tasks)
+                ready.seconds += (mean - ready.seconds) * (_NEW if ready.seconds else 1.0)
+            ready.users -= len(tasks)
             ready.close_unused()
+
+    def add_batch(self, ready: Ready | None, count: int, batch: Batch) -> None:
+        """Let requests of some programs be computed together from now on; None where they were dropped."""
+        with self._changed:
+            if ready is None:
+                Ready((), {count: batch}, dropped=True).close_unused()
+            else:
+                ready.batches[count] = batch
 
     def drop(self, ready: Ready) -> None:
         """Let a program end when no task needs it any more."""

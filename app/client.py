@@ -129,6 +129,7 @@ class Deployment:
     job: str
     model: str
     owner: str
+    instances: int
     state: str
     detail: str | None
     programs: int
@@ -407,9 +408,9 @@ class Client:
         """An artifact's bytes."""
         return self._send("GET", f"/v1/jobs/{job_id}/artifacts/{name}").content
 
-    def deploy(self, job_id: str, name: str, *, version: int | None = None) -> Deployment:
-        """Let what a job made answer inferences under a name, as its next version if none is given."""
-        body = {"name": name, "version": version}
+    def deploy(self, job_id: str, name: str, *, version: int | None = None, **serving: Any) -> Deployment:
+        """Let a result answer under a name; `serving` is `instances`, `batch_sizes` and `batch_delay_ms`."""
+        body = {"name": name, "version": version, **serving}
         return _read(Deployment, self._json("POST", f"/v1/jobs/{job_id}/deploy", json=body))
 
     def deployments(self) -> list[Deployment]:
@@ -438,8 +439,8 @@ class Client:
 
     def undeploy(self, name: str, *, version: int | None = None) -> None:
         """End a deployed model, or one version of it."""
-        params = {} if version is None else {"version": version}
-        self._send("DELETE", f"/v1/deployments/{name}", params=params)
+        which = {} if version is None else {"version": version}
+        self._send("DELETE", f"/v1/deployments/{name}", params=which)
 
     def decisions(self, job_id: str, node: str | None = None) -> list[Json]:
         """Decisions for each step of a job's plan, or for the one that computes a node."""
@@ -486,8 +487,7 @@ def _refuse(answer: "httpx.Response") -> None:
     raise ServiceFailureError(problem)
 
 
-def _read(kind: type[Answer], found: Json) -> Answer:
-    """The fields of an answer that its class has."""
+def _read(kind: type[Answer], found: Json) -> Answer:  # the fields that its class has
     return kind(**{field.name: found[field.name] for field in fields(kind)})
 
 

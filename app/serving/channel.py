@@ -24,10 +24,12 @@ REQUEST: Final = Struct("<cQQQQqd")  # b"Q", id, offset, capacity, bytes, bytes 
 GRANT: Final = Struct("<cQQQ")  # b"G", id, offset, capacity: where an answer fits
 # From the executor.
 STATE: Final = b"S"  # and JSON: state, detail, metadata, programs
+COMPILING: Final = "a program for these shapes is still being compiled: try again"
 STOPPING: Final = "stopping"  # state of a process that ends when every API process has closed its connection
 BUILDING: Final = Struct("<cQ")  # b"B", id: it waits for a program of its shapes
 NEEDS: Final = Struct("<cQQ")  # b"N", id, bytes: the answer does not fit
-ANSWER: Final = Struct("<cQHQqdd")  # b"A", id, status, bytes, bytes of the header, waited, ran (seconds)
+# b"A", id, status, bytes, bytes of the header, seconds: waited, ran, until another try (0: it is no use)
+ANSWER: Final = Struct("<cQHQqddI")
 
 
 def folder_of(data: Path) -> Path:

@@ -1,16 +1,16 @@
 """An executor process: one deployed model, called through shared memory.
 
-One thread runs requests in the order in which they came; another one compiles. Beside the child of a
-job it is the other place where an uploaded model is parsed and run, and it has limits of its own. A run
-that takes too long ends the process: nothing else could end it inside compiled code. The supervisor
-starts it again.
+One thread reads requests, each instance has one that runs them in the order in which they came, another one
+compiles. Beside the child of a job it is the other place where an uploaded model is parsed and run, and it
+has limits of its own. A run that takes too long ends the process: nothing else could end it inside compiled
+code. The supervisor starts it again.
 """
 
 import contextlib
 import faulthandler
 import json
 import logging
-import mmap
+import math
 import os
 import resource
 import select
@@ -18,26 +18,25 @@ import signal
 import socket
 import tempfile
 import time
-from collections import deque
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from app.engine.types.errors import InputError
 from app.jobs.worker import confinement
+from app.jobs.worker.child_request import options_of
 from app.jobs.worker.engine_protocol import ServedModel
 from app.jobs.worker.parent_death import ORPHANED, end_with
-from app.serving import channel, oip_answers, oip_codec
+from app.serving import channel, oip_codec
 from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_codec import InferenceError
-from app.serving.program_cache import Builder, Built, Programs, Ready, Shapes, key_of
+from app.serving.oip_forms import Forms
+from app.serving.program_cache import Batch, Builder, Built, Programs, Shapes, key_of
+from app.serving.scheduling.instance import Instance, RunLimit, refused
+from app.serving.scheduling.requests import Client, Request, Told
+from app.serving.scheduling.run_queue import RunQueue
 from app.settings import Settings, use_home
 from app.telemetry import logs
 
-_MOST_ANSWERS = 64  # of a program that are remembered
-_GRACE_SECONDS = 1.0  # that the client's own clock is ahead of the one that ends the process
+_READER = -1  # the thread that reads requests, among those that `RunLimit` watches
 logger = logging.getLogger("stowplan.executor")
 
 
@@ -63,7 +62,7 @@ def run(config_json: str) -> None:
 def _confine(config: ExecutorConfig) -> None:
     """Give up what is not needed, before the model is read; the supervisor's end ends the process still."""
     scratch = channel.folder_of(Path(config.data)) / config.id
-    for folder in (Path(config.kernels), scratch):
+    for folder in (Path(config.kernels), Path(config.weights), scratch):
         confinement.hand_over(folder)
     use_home(scratch)
     tempfile.tempdir = str(scratch)
@@ -71,52 +70,11 @@ def _confine(config: ExecutorConfig) -> None:
     measures = confinement.enter()
     end_with(supervisor, ORPHANED)  # a change of the user has ended it
     readable = (config.model, *config.external.values())
-    writable = (config.kernels, scratch)
+    writable = (config.kernels, config.weights, scratch)
     confinement.restrict_files(measures, readable, writable, config.data, ("app", config.engine))
     confinement.restrict_calls(measures)
     told = ", ".join(map(str, measures))
     logging.getLogger("stowplan.confinement").info("%s:%s is confined: %s", config.name, config.version, told)
-
-
-@dataclass(eq=False, slots=True)
-class _Client:
-    """An API process, and its arena."""
-
-    socket: socket.socket
-    arena: memoryview = field(default_factory=lambda: memoryview(b""))
-    # Answers that did not fit, and how long they waited and ran.
-    held: dict[int, tuple[oip_answers.Answer, tuple[float, float]]] = field(default_factory=dict)
-    lost: bool = False
-
-    def receive(self) -> tuple[bytes, list[int]]:
-        """A message, and the descriptors that came with it: the arena's, with the first one."""
-        if self.arena.nbytes:
-            return self.socket.recv(channel.SHORT), []
-        text, descriptors, _, _ = socket.recv_fds(self.socket, channel.SHORT, 1)
-        return text, descriptors
-
-    def send(self, message: bytes) -> None:
-        try:
-            self.socket.send(message)
-        except OSError:
-            self.lost = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    client: _Client
-    id: int
-    offset: int
-    capacity: int
-    nbytes: int
-    header_nbytes: int
-    deadline: float  # of the monotonic clock, which is the same in all processes
-    came: float
-
-    @property
-    def region(self) -> memoryview:
-        """Where the answer goes."""
-        return self.client.arena[self.offset : self.offset + self.capacity]
 
 
 class Executor:
@@ -128,13 +86,18 @@ class Executor:
         self._stopping = False
         self._listener = listener
         self._poll = select.poll()
-        self._clients: dict[int, _Client] = {}
-        self._queue: deque[_Request] = deque()
-        self._waiting_requests: dict[Shapes, list[_Request]] = {}  # by the program that they wait for
-        self._programs = Programs(config.programs)
-        self._builder = Builder(config)
+        self._clients: dict[int, Client] = {}
+        cores = _cores_of(config.instances, options_of(config.options).threads)
+        self._queue = RunQueue(len(cores), config.batch_seconds if config.batches else 0.0)
+        self._limit = RunLimit(config.infer_seconds)
+        name = config.name, config.version
+        self._instances = [Instance(i, name, self._queue, self._limit, c) for i, c in enumerate(cores)]
+        # By the program that they wait for.
+        self._waiting_requests: dict[Shapes, list[tuple[Request, oip_codec.Inference]]] = {}
+        self._programs = Programs(config.programs, self._queue.drop)
+        self._builder = Builder(config, cores)
         self._model: ServedModel | None = None
-        self._forms = oip_codec.Forms((), (), {})
+        self._forms = Forms((), (), {})
         self._state: dict[str, Any] = {"state": "loading", "detail": "", "programs": 0, "metadata": None}
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(self._builder.ready, select.POLLIN)
@@ -143,10 +106,10 @@ class Executor:
     def serve(self) -> None:
         """Answer requests until the process shall stop and no API process is connected any more."""
         while self._clients or not self._stopping:
-            for descriptor, _ in self._poll.poll(0 if self._queue else None):
+            patience = self._queue.patience()
+            for descriptor, _ in self._poll.poll(None if patience is None else math.ceil(patience * 1e3)):
                 self._listen_to(descriptor)
-            if self._queue:
-                self._carry_out(self._queue.popleft())
+            self._queue.expire()
 
     def _listen_to(self, descriptor: int) -> None:
         if descriptor == self._stop:
@@ -171,11 +134,11 @@ class Executor:
         with contextlib.suppress(BlockingIOError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)  # whoever takes no answers, far more than he may ask for, is lost
-            client = self._clients[connection.fileno()] = _Client(connection)
+            client = self._clients[connection.fileno()] = Client(connection)
             self._poll.register(connection, select.POLLIN)
             self._tell(client)
 
-    def _read(self, client: _Client) -> None:
+    def _read(self, client: Client) -> None:
         """Take all messages that wait."""
         while not client.lost:
             try:
@@ -190,31 +153,31 @@ class Executor:
             self._hear(client, text, descriptors)
         self._forget(client)
 
-    def _hear(self, client: _Client, text: bytes, descriptors: list[int]) -> None:
+    def _hear(self, client: Client, text: bytes, descriptors: list[int]) -> None:
         if text[:1] == b"Q":
             _, number, offset, capacity, nbytes, header, deadline = channel.REQUEST.unpack(text)
             came = time.monotonic()
-            self._queue.append(_Request(client, number, offset, capacity, nbytes, header, deadline, came))
+            self._admit(Request(client, number, offset, capacity, nbytes, header, deadline, came))
         elif text[:1] == b"G":
             _, number, offset, capacity = channel.GRANT.unpack(text)
             answer, times = client.held.pop(number)
             if capacity:
-                self._put(_Request(client, number, offset, capacity, 0, 0, 0.0, 0.0), answer, 200, *times)
+                place = client.arena[offset : offset + capacity]
+                client.put(number, place, answer, Told(200, *times))
         elif text[:1] == b"M":
             _, nbytes = channel.ARENA.unpack(text)
-            client.arena = memoryview(mmap.mmap(descriptors[0], nbytes))
-            os.close(descriptors[0])
+            client.map_arena(nbytes, descriptors[0])
 
-    def _forget(self, client: _Client) -> None:
+    def _forget(self, client: Client) -> None:
         """An API process has ended: nobody waits for its requests."""
         self._poll.unregister(client.socket)
         del self._clients[client.socket.fileno()]
         client.socket.close()
-        self._queue = deque(r for r in self._queue if r.client is not client)
+        self._queue.remove(lambda request: request.client is client)
         for shapes, requests in self._waiting_requests.items():
-            self._waiting_requests[shapes] = [r for r in requests if r.client is not client]
+            self._waiting_requests[shapes] = [row for row in requests if row[0].client is not client]
 
-    def _tell(self, *clients: _Client) -> None:
+    def _tell(self, *clients: Client) -> None:
         told = self._state | ({"state": channel.STOPPING} if self._stopping else {})
         text = channel.STATE + json.dumps(told).encode()
         if len(text) > channel.LARGEST:
@@ -226,23 +189,48 @@ class Executor:
 
     def _take(self, built: Built) -> None:
         """Something was built."""
-        if built.shapes is None:
+        if built.request is None:
             self._begin(built)
+        elif built.request[1] > 1:
+            self._take_batch(built, *built.request)
         else:
-            waiting = self._waiting_requests.pop(built.shapes, [])
-            if built.program is not None:
-                self._programs.keep(built.shapes, built.program)
-                self._queue.extendleft(reversed(waiting))
-                self._state["state"] = "ready"
-            else:
-                if self._state["state"] == "ready":
-                    logger.warning("shapes %s: %s", dict(built.shapes), built.rejection)
-                else:
-                    self._state |= {"state": "failed", "detail": built.rejection}
-                for request in waiting:
-                    self._refuse(request, InferenceError(built.rejection, 503 if built.is_fault else 400))
+            self._take_programs(built, built.request[0])
         self._state["programs"] = len(self._programs)
         self._tell(*self._clients.values())
+
+    def _take_programs(self, built: Built, shapes: Shapes) -> None:
+        waiting = self._waiting_requests.pop(shapes, [])
+        if not built.programs:
+            self._note_rejection(built, shapes)
+            for request, _ in waiting:
+                request.refuse(InferenceError(built.rejection, 503 if built.is_fault else 400))
+            return
+        self._programs.keep(shapes, built.programs)
+        for request, inference in waiting:
+            try:
+                self._schedule(request, inference)
+            except InferenceError as error:
+                request.refuse(error)
+        for count in self._config.batches:
+            self._builder.want(shapes, count)
+        if not self._config.batches:
+            self._state["state"] = "ready"
+
+    def _take_batch(self, built: Built, shapes: Shapes, count: int) -> None:
+        """Programs that compute requests together; a model is not ready before its first ones."""
+        if not built.programs:
+            self._note_rejection(built, shapes)
+            self._state["detail"] = built.rejection
+            return
+        self._queue.add_batch(self._programs.find(shapes), count, Batch(built.programs, built.rows))
+        if count == self._config.batches[-1] and self._state["state"] == "loading":
+            self._state["state"] = "ready"
+
+    def _note_rejection(self, built: Built, shapes: Shapes) -> None:
+        if self._state["state"] == "ready":
+            logger.warning("shapes %s: %s", dict(shapes), built.rejection)
+        else:
+            self._state |= {"state": "failed", "detail": built.rejection}
 
     def _begin(self, built: Built) -> None:
         """The model is loaded, or cannot be."""
@@ -253,7 +241,7 @@ class Executor:
             self._state |= {"state": "failed", "detail": rejection}
             return
         self._model = model
-        self._forms = oip_codec.Forms(model.inputs, model.outputs, model.fixed)
+        self._forms = Forms(model.inputs, model.outputs, model.fixed)
         self._state["metadata"] = {
             "inputs": [oip_codec.metadata(p) for p in model.inputs],
             "outputs": [oip_codec.metadata(p) for p in model.outputs],
@@ -263,90 +251,44 @@ class Executor:
         else:
             self._builder.want(key_of(model.first))
 
-    def _carry_out(self, request: _Request) -> None:
-        """Answer a request, or let it wait for its program."""
-        model, began = self._model, time.monotonic()
+    def _admit(self, request: Request) -> None:
+        """Read a request, and let it wait for an instance or for its program."""
         try:
-            if began > request.deadline:
-                raise InferenceError("the request waited too long for its turn", 504)  # noqa: TRY301
-            if model is None:
+            if self._model is None:
                 raise InferenceError("the model is not ready", 503, retry_after=1)  # noqa: TRY301
-            # Whatever hangs from here on is ended with the process, by the kernel.
-            signal.setitimer(signal.ITIMER_REAL, self._config.infer_seconds + _GRACE_SECONDS)
-            body = request.region[: request.nbytes]
-            inference = self._forms.parse(body, request.header_nbytes)
-            shapes = key_of(inference.shapes)
-            ready = self._programs.find(shapes)
-            if ready is None:
-                self._await_program(request, shapes)
-                return
-            ready.program.feed(inference.inputs)
-            ready.program.step()
-            answer = self._answer(ready, inference, request.region)
+            self._limit.begin(_READER)
+            try:
+                inference = self._forms.parse(request.body, request.header_nbytes)
+            finally:
+                self._limit.end(_READER)
+            if inference.seconds is not None:
+                request.deadline = min(request.deadline, request.came + inference.seconds)
+            self._schedule(request, inference)
         except Exception as error:  # the border of the process: whatever it was must be told
-            self._refuse(request, _refusal(error))
+            request.refuse(refused(error))
+
+    def _schedule(self, request: Request, inference: oip_codec.Inference) -> None:
+        shapes = key_of(inference.shapes)
+        ready = self._programs.find(shapes)
+        if ready is not None:
+            self._queue.put(request, inference, ready)
             return
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-        times = began - request.came, time.monotonic() - began
-        if answer.nbytes > request.capacity:
-            request.client.held[request.id] = answer.kept(), times
-            request.client.send(channel.NEEDS.pack(b"N", request.id, answer.nbytes))
-        else:
-            self._put(request, answer, 200, *times)
-
-    def _answer(self, ready: Ready, inference: oip_codec.Inference, region: memoryview) -> oip_answers.Answer:
-        """Answer with the outputs; the same as before where the program has them in the same arrays.
-
-        After a run little of this is in the caches: what need not be done again is waited for less.
-        """
-        outputs, form = ready.program.peek(), inference.form
-        known = None if form is None else ready.answers.get(form)
-        if known is not None and known.is_of(inference, outputs):
-            return known
-        apart = _apart(outputs, region)
-        answer = oip_answers.answer(self._config.name, self._config.version, inference, apart)
-        if form is not None and answer.is_of(inference, outputs):
-            if len(ready.answers) >= _MOST_ANSWERS:
-                ready.answers.clear()
-            ready.answers[form] = answer
-        return answer
-
-    def _await_program(self, request: _Request, shapes: Shapes) -> None:
         waiting = self._waiting_requests.setdefault(shapes, [])
         if not waiting:
             self._builder.want(shapes)
-        waiting.append(request)
+        waiting.append((request, inference))
+        if inference.seconds is not None:
+            self._queue.watch(request, InferenceError(channel.COMPILING, 503, retry_after=5))
         request.client.send(channel.BUILDING.pack(b"B", request.id))
 
-    def _refuse(self, request: _Request, error: InferenceError) -> None:
-        waited = time.monotonic() - request.came
-        self._put(request, oip_answers.Answer(error.body(), ()), error.status, waited, 0.0)
 
-    def _put(
-        self, request: _Request, answer: oip_answers.Answer, status: int, waited: float, ran: float
-    ) -> None:
-        answer.write(request.region)
-        header = answer.header_nbytes
-        packed = channel.ANSWER.pack(b"A", request.id, status, answer.nbytes, header, waited, ran)
-        request.client.send(packed)
+def _cores_of(instances: int, threads: int) -> tuple[tuple[int, ...], ...]:
+    """Disjoint cores for as many instances of some threads; none for a single one, which goes anywhere.
 
-
-def _refusal(error: Exception) -> InferenceError:
-    if isinstance(error, InferenceError):
-        return error
-    if isinstance(error, InputError):
-        return InferenceError(error.message)
-    if isinstance(error, MemoryError):
-        return InferenceError("the model ran out of memory", 503)
-    logger.error("a request failed", exc_info=error)
-    return InferenceError(f"{type(error).__name__}: {error}", 500)
-
-
-def _apart(outputs: dict[str, object], region: memoryview) -> dict[str, object]:
-    """Outputs of which none lies where the answer will: a model may hand an input on as it is."""
-    place = np.frombuffer(region, np.uint8)
-    return {
-        name: np.array(v) if isinstance(v, np.ndarray) and np.may_share_memory(v, place) else v
-        for name, v in outputs.items()
-    }
+    Where there are fewer, instances share them.
+    """
+    if instances == 1:
+        return ((),)
+    found = sorted(os.sched_getaffinity(0), reverse=True)
+    numbered = [found[i % len(found)] for i in range(instances * threads)]
+    return tuple(tuple(numbered[i * threads : (i + 1) * threads]) for i in range(instances))

@@ -41,13 +41,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer of the executor; seconds are None for what it did not begin."""
+    """Answer of the executor; seconds are None for what it did not begin, 0 where no later try helps."""
 
     status: int
     body: bytes
     header_nbytes: int
     waited: float | None
     ran: float | None
+    retry_after: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -233,9 +234,7 @@ class ExecutorClient:
     def _expire(self, call: _Call) -> None:
         error = InferenceError(f"no answer within {self._bounds.seconds:g} s", 504)
         if call.building:
-            error = InferenceError(
-                "a program for these shapes is still being compiled: try again", 503, retry_after=5
-            )
+            error = InferenceError(channel.COMPILING, 503, retry_after=5)
         call.settle(error)
 
     def _read(self) -> None:
@@ -259,12 +258,12 @@ class ExecutorClient:
     def _hear(self, text: memoryview) -> None:
         kind = bytes(text[:1])
         if kind == b"A":
-            _, number, status, nbytes, header_nbytes, waited, ran = channel.ANSWER.unpack(text)
+            _, number, status, nbytes, header_nbytes, *told = channel.ANSWER.unpack(text)
             call = self._calls.pop(number)
             self._note_size(nbytes)
             body = bytes(self._arena.view[call.start : min(call.start + nbytes, call.region.end)])
             self._arena.give(call.region)
-            call.settle(Reply(status, body, header_nbytes, waited, ran))
+            call.settle(Reply(status, body, header_nbytes, *told))
             self._close_when_idle()
         elif kind == channel.STATE:
             told = json.loads(bytes(text[1:]))

@@ -21,6 +21,10 @@ class ExecutorConfig:
         options: fields of `Options`.
         bindings: fields of `Bindings`.
         kernels: folder of compiled kernels.
+        weights: folder of packed weights.
+        instances: of each program, which run at once on cores of their own.
+        batches: numbers of requests that are computed together, ascending; none where each runs alone.
+        batch_seconds: that a request waits at most for others of its batch.
         programs: shapes that are kept compiled at once.
         infer_seconds: that one run may take.
         build_seconds: that the program of one shape may take to come.
@@ -38,6 +42,10 @@ class ExecutorConfig:
     options: Mapping[str, Any]
     bindings: Mapping[str, Any]
     kernels: str
+    weights: str
+    instances: int
+    batches: tuple[int, ...]
+    batch_seconds: float
     programs: int
     infer_seconds: float
     build_seconds: float
@@ -52,4 +60,4 @@ class ExecutorConfig:
     def from_json(cls, text: str) -> Self:
         """The config that `to_json` wrote."""
         given: dict[str, Any] = json.loads(text)
-        return cls(**given | {"log": tuple(given["log"])})
+        return cls(**given | {"log": tuple(given["log"]), "batches": tuple(given["batches"])})

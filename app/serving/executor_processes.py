@@ -39,7 +39,7 @@ class Executors:
         return self._last
 
     def _spec(self, row: deployments.Row, files: dict[str, str]) -> ProcessSpec:
-        settings = self._settings
+        settings, serving = self._settings, deployments.serving_of(row)
         paths = {name: str(self._blobs.path(sha256).absolute()) for name, sha256 in files.items()}
         config = ExecutorConfig(
             id=row["id"],
@@ -52,6 +52,10 @@ class Executors:
             options=row["request"]["options"],
             bindings=row["request"]["bindings"],
             kernels=str((settings.data / "kernels").absolute()),
+            weights=str((settings.data / "weights").absolute()),
+            instances=serving["instances"],
+            batches=tuple(serving["batch_sizes"]),
+            batch_seconds=serving["batch_delay_ms"] * 1e-3,
             programs=settings.max_programs,
             infer_seconds=settings.infer_seconds,
             build_seconds=settings.job_seconds,

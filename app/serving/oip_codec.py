@@ -24,8 +24,7 @@ from app.serving import sparse_tensors
 Array = np.ndarray[Any, Any]
 _LONGEST = 600  # characters of a message
 ERROR_NBYTES = 4096  # a character takes 6 byte of JSON at most
-_LONGEST_KNOWN = 4096  # byte of a header that is remembered
-_MOST_KNOWN = 64  # such headers
+_LONGEST_TIMEOUT = 1 << 53  # microseconds
 NO_HEADER = -1  # bytes of the header, where the whole body is JSON
 
 # The protocol's name, ours, whether JSON can hold its numbers.
@@ -94,12 +93,18 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """A request that fits the model."""
+    """A request that fits the model.
+
+    Attributes:
+        seconds: in which the client wants an answer; None where it does not say.
+        form: that it has in common with others, where it is known.
+    """
 
     id: str | None
     inputs: Mapping[str, Array | SparseArray]
     outputs: tuple[Wanted, ...]
-    form: "Form | None" = None  # that it has in common with others, where it is known
+    seconds: float | None = None
+    form: "Form | None" = None
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -117,6 +122,7 @@ class Form:
     id: str | None
     tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int, int], ...]
     outputs: tuple[Wanted, ...]
+    seconds: float | None = None
 
     def filled(self, body: memoryview) -> Inference:
         """The request with a body."""
@@ -124,50 +130,7 @@ class Form:
             name: np.frombuffer(body, dtype, count, begin).reshape(shape)
             for name, dtype, shape, count, begin in self.tensors
         }
-        return Inference(self.id, arrays, self.outputs, self)
-
-
-class Forms:
-    """Reads the requests of one model; clients send one header again and again, which is read once."""
-
-    def __init__(
-        self, inputs: Sequence[Port], outputs: Sequence[Port], fixed: Mapping[str, float | int | bool]
-    ) -> None:
-        self._model = (inputs, outputs, fixed)
-        self._known: dict[tuple[bytes, int], Form] = {}
-
-    def parse(self, body: memoryview, header_nbytes: int) -> Inference:
-        """As the function `parse`."""
-        if not 0 < header_nbytes <= min(_LONGEST_KNOWN, len(body)):
-            return parse(body, header_nbytes, *self._model)
-        key = bytes(body[:header_nbytes]), len(body)
-        known = self._known.get(key)
-        if known is not None:
-            return known.filled(body)
-        inference = parse(body, header_nbytes, *self._model)
-        form = _form(inference, header_nbytes, len(body))
-        if form is not None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = form
-        return inference
-
-
-def _form(inference: Inference, header_nbytes: int, nbytes: int) -> Form | None:
-    """Key of requests of one form; None where numbers decided if the request fits the model.
-
-    So they did where a tensor came as JSON or for an input that is fixed, which shows in the sizes, and
-    for those of type BOOL, of which each byte is looked at.
-    """
-    tensors, begin = [], header_nbytes
-    for name, array in inference.inputs.items():
-        if isinstance(array, SparseArray):
-            return None
-        tensors.append((name, array.dtype, array.shape, array.size, begin))
-        begin += array.nbytes
-    if begin != nbytes or any(dtype == np.bool_ for _, dtype, _, _, _ in tensors):
-        return None
-    return Form(inference.id, tuple(tensors), inference.outputs)
+        return Inference(self.id, arrays, self.outputs, self.seconds, self)
 
 
 def parse(
@@ -203,7 +166,18 @@ def parse(
     if identifier is not None and not isinstance(identifier, str):
         raise InferenceError(f"id: expected a string, found {_told(identifier)}")
     by_default = _flag(parameters, "binary_data_output", False, "the request")
-    return Inference(identifier, arrays, _outputs(request, outputs, by_default))
+    return Inference(identifier, arrays, _outputs(request, outputs, by_default), _seconds(parameters))
+
+
+def _seconds(parameters: Mapping[str, Any]) -> float | None:
+    """The `timeout` of a request, microseconds there; 0 is the limit of the service.
+
+    Source: Triton Inference Server, `extension_schedule_policy.md`.
+    """
+    found = parameters.get("timeout", 0)
+    if type(found) is not int or found < 0:
+        raise InferenceError(f"timeout: expected a number of microseconds, found {_told(found)}")
+    return min(found, _LONGEST_TIMEOUT) * 1e-6 or None
 
 
 def _divided(body: memoryview, header_nbytes: int) -> tuple[memoryview, memoryview]:

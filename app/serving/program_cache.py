@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -24,6 +24,9 @@ from app.serving.oip_codec import Form
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # by name, sorted
 
 
+BuildRequest = tuple[Shapes, int]  # shapes of one request, and how many are computed together
+
+
 def key_of(shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
     """Shapes as a key."""
     return tuple(sorted(shapes.items()))
@@ -31,11 +34,16 @@ def key_of(shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Result of one build request: the model itself when `shapes` is None, else a program, else a reason."""
+    """Result of one build request: the model when `request` is None, else programs, or a reason.
 
-    shapes: Shapes | None
+    Attributes:
+        rows: outputs in which several requests lie one by one.
+    """
+
+    request: BuildRequest | None
     model: ServedModel | None = None
-    program: Program | None = None
+    programs: tuple[Program, ...] = ()
+    rows: frozenset[str] = frozenset()
     rejection: str = ""
     is_fault: bool = False  # the request is not the cause
 
@@ -43,18 +51,19 @@ class Built:
 class Builder:
     """Loads the model, and then builds programs in the order of the requests."""
 
-    def __init__(self, config: ExecutorConfig) -> None:
+    def __init__(self, config: ExecutorConfig, cores: Sequence[Sequence[int]]) -> None:
         self._config = config
-        self._build_requests: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
+        self._cores = cores  # of each instance
+        self._build_requests: queue.SimpleQueue[BuildRequest | None] = queue.SimpleQueue()
         self._built: queue.SimpleQueue[Built] = queue.SimpleQueue()
         self._model: ServedModel | None = None
         self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when something was built
         self._build_requests.put(None)
         threading.Thread(target=self._run, name="builder", daemon=True).start()
 
-    def want(self, shapes: Shapes) -> None:
-        """Ask for a program."""
-        self._build_requests.put(shapes)
+    def want(self, shapes: Shapes, count: int = 1) -> None:
+        """Ask for programs that compute so many requests of some shapes together."""
+        self._build_requests.put((shapes, count))
 
     def built(self) -> list[Built]:
         """Results of builds since the last call."""
@@ -66,29 +75,34 @@ class Builder:
 
     def _run(self) -> None:
         while True:
-            shapes = self._build_requests.get()
+            request = self._build_requests.get()
             # A clock of its own ends the process when this takes too long, whatever holds it up.
             faulthandler.dump_traceback_later(self._config.build_seconds, exit=True)
-            built = self._build(shapes)
+            built = self._build(request)
             faulthandler.cancel_dump_traceback_later()
             self._built.put(built)
             os.eventfd_write(self.ready, 1)
 
-    def _build(self, shapes: Shapes | None) -> Built:
+    def _build(self, request: BuildRequest | None) -> Built:
         try:
-            if shapes is None:
+            if request is None:
                 self._model = self._load()
                 return Built(None, model=self._model)
             assert self._model is not None
-            return Built(shapes, program=self._model.program(dict(shapes)))
+            shapes, count = dict(request[0]), request[1]
+            rows: frozenset[str] = frozenset()
+            if count > 1:
+                rows = self._model.rows_of_outputs(shapes, count)
+                shapes = {name: (shape[0] * count, *shape[1:]) for name, shape in shapes.items()}
+            return Built(request, programs=tuple(self._model.programs(shapes, self._cores)), rows=rows)
         except EngineError as error:
-            return Built(shapes, rejection=error.message, is_fault=shapes is None)
+            return Built(request, rejection=error.message, is_fault=request is None)
         except MemoryError:
             most = self._config.memory_bytes
             rejection = f"the model needs more than the limit of {most} byte of memory"
         except Exception as error:  # told where the deployment is looked at; requests must not wait for ever
             rejection = f"{type(error).__name__}: {error}"
-        return Built(shapes, rejection=rejection, is_fault=True)
+        return Built(request, rejection=rejection, is_fault=True)
 
     def _load(self) -> ServedModel:
         config = self._config
@@ -99,37 +113,70 @@ class Builder:
             bindings_of(config.bindings),
             kernels=Path(config.kernels),
             external={name: Path(path) for name, path in config.external.items()},
+            weights=Path(config.weights),
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ready:
-    """A program, and answers of arrays that it fills in every run, by the form of the requests."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Programs that compute several requests together, by instance, and outputs that have them one by one."""
 
-    program: Program
-    answers: dict[Form, Answer] = field(default_factory=dict)
+    programs: tuple[Program, ...]
+    rows: frozenset[str]
+
+
+@dataclass(slots=True, eq=False)
+class Ready:
+    """Programs for requests of some shapes, one for each instance.
+
+    Attributes:
+        programs: by instance.
+        batches: by number of requests that they compute together.
+        answers: by instance and form of requests: answers of arrays that its program fills in every run.
+        seconds: mean time that an instance runs for a request; 0 before the first.
+        users: tasks that need it.
+        dropped: it takes no more tasks.
+    """
+
+    programs: tuple[Program, ...]
+    batches: dict[int, Batch] = field(default_factory=dict)
+    answers: tuple[dict[Form, Answer], ...] = ()
+    seconds: float = 0.0
+    users: int = 0
+    dropped: bool = False
+
+    def __post_init__(self) -> None:
+        """Begin without answers."""
+        self.answers = tuple({} for _ in self.programs)
+
+    def close_unused(self) -> None:
+        """End the programs once they are dropped and no task needs them."""
+        if self.dropped and not self.users:
+            for programs in (self.programs, *(batch.programs for batch in self.batches.values())):
+                for program in programs:
+                    program.close()
 
 
 class Programs:
-    """The programs used last, at most `most`."""
+    """The programs used last, at most `most` shapes; `drop` is told of others."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, drop: Callable[[Ready], None]) -> None:
         self._most = most
+        self._drop = drop
         self._kept: OrderedDict[Shapes, Ready] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def find(self, shapes: Shapes) -> Ready | None:
-        """A program; it counts as used now."""
+        """Programs for some shapes; they count as used now."""
         ready = self._kept.get(shapes)
         if ready is not None:
             self._kept.move_to_end(shapes)
         return ready
 
-    def keep(self, shapes: Shapes, program: Program) -> None:
-        """Add a program, in place of the one that was used longest ago."""
-        self._kept[shapes] = Ready(program)
+    def keep(self, shapes: Shapes, programs: tuple[Program, ...]) -> None:
+        """Add programs, in place of those that were used longest ago."""
+        self._kept[shapes] = Ready(programs)
         while len(self._kept) > self._most:
-            _, oldest = self._kept.popitem(last=False)
-            oldest.program.close()
+            self._drop(self._kept.popitem(last=False)[1])

@@ -111,7 +111,7 @@ def test_ids_of_keys_and_deployments_are_not_cut(
     from app.client import Deployment
 
     job = "0123456789abcdef" * 2
-    row = Deployment("n" * 60, "1", job, "m" * 32, "", "failed", "why " * 40, 0, "/v2/models/n")
+    row = Deployment("n" * 60, "1", job, "m" * 32, "", 1, "failed", "why " * 40, 0, "/v2/models/n")
     client = SimpleNamespace(deployments=lambda: [row])
     monkeypatch.setattr(service, "Client", lambda *_, **__: nullcontext(client))
     assert main.main(["deployments"]) == 0

@@ -10,8 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,7 @@ class Port:
 
 
 SLEEP, HANG, CRASH = -1.0, -2.0, -3.0  # what the first number of an input asks for
+MEET, CORES = -4.0, -5.0  # to run with another instance at once, and to count the cores that it has in y
 REFUSED, SLOW = 99, 98  # rows whose programs are refused, or take a while to build
 
 
@@ -261,6 +263,7 @@ class ServedModel:
         *,
         kernels: Path,
         external: Mapping[str, Path],
+        weights: Path,
     ) -> None:
         words = path.read_text().split()
         for word, value in zip(words, [*words[1:], ""]):
@@ -272,15 +275,26 @@ class ServedModel:
             Port("z", np.dtype(np.int64), (1,)),
         )
         self.fixed: dict[str, Any] = {"scale": 2}
+        self.mixes = "mixes" in words
         self.first = {"x": bindings.shapes["x"]} if "x" in bindings.shapes else None
 
-    def program(self, shapes: Mapping[str, tuple[int, ...]]) -> "FakeProgram":
+    def programs(
+        self, shapes: Mapping[str, tuple[int, ...]], cores: Sequence[Sequence[int]]
+    ) -> list["FakeProgram"]:
         rows = shapes["x"][0]
         if rows == REFUSED:
             raise InputError(f"{rows} rows are too many")
         if rows == SLOW:
             time.sleep(1.5)
-        return FakeProgram(shapes["x"])
+        return [FakeProgram(shapes["x"]) for _ in cores]
+
+    def rows_of_outputs(self, _shapes: Mapping[str, tuple[int, ...]], _count: int) -> frozenset[str]:
+        if self.mixes:
+            raise InputError("ReduceMean 'mean' may mix requests: it reduces axis 0")
+        return frozenset("y")
+
+
+_MEETING = threading.Barrier(2)
 
 
 class FakeProgram:
@@ -300,6 +314,10 @@ class FakeProgram:
         elif first == CRASH:
             ctypes.string_at(0)
         np.multiply(self._x, 2, out=self._y)
+        if first == MEET:
+            _MEETING.wait(30)
+        elif first == CORES:
+            self._y[...] = len(os.sched_getaffinity(0))
 
     def peek(self) -> dict[str, object]:
         return {"y": self._y, "z": np.array([len(self._x)])}

@@ -190,6 +190,18 @@ def test_a_model_with_enough_to_do_says_so(served: Served) -> None:
     assert refused.headers["retry-after"] == "1"
 
 
+def test_a_request_may_say_how_long_it_may_take(served: Served) -> None:
+    sleep = [tensor([[fake_engine.SLEEP, 0, 0]])]
+    with client(served) as here, pytest.raises(InferenceServerException) as late:
+        here.infer("one", sleep, timeout=50_000)
+    assert late.value.status() == "504"
+    rows = fake_engine.SLOW
+    given = {"name": "x", "shape": [rows, 3], "datatype": "FP32", "data": [1] * 3 * rows}
+    request = {"inputs": [given], "parameters": {"timeout": 100_000}}
+    found = served.http.post("/v2/models/other/infer", json=request)
+    assert (found.status_code, found.headers["retry-after"]) == (503, "5")
+
+
 def post_sleep(service: Served) -> httpx.Response:
     row = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [fake_engine.SLEEP, 0, 0]}
     url = f"{service.http.base_url}/v2/models/one/infer"
@@ -278,7 +290,10 @@ def test_versions_are_counted_and_deleted(served: Served) -> None:
     assert again.status_code == 200
     taken = served.http.post(f"/v1/jobs/{first['job']}/deploy", json={"name": "counted", "version": 2})
     assert (taken.status_code, taken.json()["code"]) == (409, "deployment-exists")
-    deploy(served, "counted", "counted thrice")
+    other = {"name": "counted", "version": 1, "instances": 2}
+    assert served.http.post(f"/v1/jobs/{first['job']}/deploy", json=other).status_code == 409
+    assert first["instances"] == 1
+    assert deploy(served, "counted", "counted thrice", instances=2)["instances"] == 2
     most = served.http.post(f"/v1/jobs/{first['job']}/deploy", json={"name": "much"})
     assert (most.status_code, most.json()["code"]) == (429, "too-many")
     with client(served) as here:

@@ -10,6 +10,7 @@ import pytest
 
 from app.serving import oip_answers, oip_codec
 from app.serving.oip_codec import NO_HEADER, Inference, InferenceError, Wanted
+from app.serving.oip_forms import Forms
 
 NAMES = "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FP16 BF16 FP32 FP64".split()  # noqa: SIM905
 TYPES = dict(
@@ -111,6 +112,10 @@ REFUSALS = {
     "unknown output": (x() | {"outputs": [{"name": "q"}]}, "output 'q' is unknown; the model has 'y', 'z'"),
     "sequences": (x() | {"parameters": {"sequence_id": 1}}, "sequences are not served"),
     "shared memory": (x(parameters={"shared_memory_region": "r"}), "shared memory of clients is not read"),
+    "no time": (
+        x() | {"parameters": {"timeout": -1}},
+        "timeout: expected a number of microseconds, found -1",
+    ),
     "a flag": (x() | {"parameters": {"binary_data_output": 1}}, "expected true or false, found 1"),
 }
 
@@ -122,6 +127,13 @@ def test_a_request_that_does_not_fit_is_refused_by_name(name: str) -> None:
         parse(request)
     assert failure.value.status == 400
     assert len(failure.value.body()) <= oip_codec.ERROR_NBYTES
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"), [(1_500_000, 1.5), (0, None), (10**400, 2**53 / 1e6), (1, 1e-6)]
+)
+def test_the_timeout_of_a_request_is_in_microseconds(timeout: int, seconds: float | None) -> None:
+    assert parse(x() | {"parameters": {"timeout": timeout}}).seconds == pytest.approx(seconds)
 
 
 def test_numbers_of_integers_must_fit() -> None:
@@ -204,7 +216,7 @@ def test_outputs_that_are_not_named_all_come() -> None:
 
 def test_a_header_that_was_read_before_is_taken_for_the_numbers_that_follow_it() -> None:
     flag = Port("flag", np.dtype(np.bool_), (1,))
-    forms = oip_codec.Forms((X,), OUTPUTS, {"rate": 16000})
+    forms = Forms((X,), OUTPUTS, {"rate": 16000})
     size = {"binary_data_size": 8}
     text = json.dumps(x(data=None, parameters=size) | {"id": "7"}).encode()
     for values in ([1, 2], [3, 4], [-5, np.nan]):
@@ -224,7 +236,7 @@ def test_a_header_that_was_read_before_is_taken_for_the_numbers_that_follow_it()
     forms.parse(memoryview(both + bytes(8) + np.int32(16000).tobytes()), len(both))
     with pytest.raises(InferenceError, match="'rate' was bound to 16000"):
         forms.parse(memoryview(both + bytes(8) + np.int32(8000).tobytes()), len(both))
-    flags = oip_codec.Forms((flag,), OUTPUTS, {})
+    flags = Forms((flag,), OUTPUTS, {})
     row = {"name": "flag", "shape": [1], "datatype": "BOOL", "parameters": {"binary_data_size": 1}}
     told = json.dumps({"inputs": [row]}).encode()
     assert flags.parse(memoryview(told + b"\1"), len(told)).inputs["flag"] == [True]

@@ -17,7 +17,8 @@ from app.engine.report.npz import write_outputs
 from app.engine.types.errors import InputError
 from app.engine.types.sparse_array import SparseArray
 from app.serving import oip_answers
-from app.serving.oip_codec import NO_HEADER, Forms, Inference, InferenceError, parse
+from app.serving.oip_codec import NO_HEADER, Inference, InferenceError, parse
+from app.serving.oip_forms import Forms
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def _answer_of(service: Service, row: deployments.Row) -> DeploymentAnswer:
         version=str(row["version"]),
         job=row["job_id"],
         model=row["model_id"],
+        **deployments.serving_of(row),
         state="starting" if client is None or client.state == "deleted" else client.state,
         detail=None if client is None else client.detail or None,
         programs=0 if client is None else client.programs,
@@ -58,7 +59,10 @@ async def deploy_job(
 ) -> DeploymentAnswer:
     """Let the model answer inferences under a name, in a process of its own, also after a restart.
 
-    It is `starting` at first. It needs the job no more, and stays until it is deleted.
+    Each of its `instances` runs one inference at a time with the threads of the job, on cores of its own
+    if there are several; they share weights and a queue. With `batch_sizes` requests of the same shapes are
+    computed together, where that is proved to give each what it gets alone; else the model is `failed`. It
+    is `starting` at first. It needs the job no more, and stays until it is deleted.
     """
     settings = service.settings
 
@@ -67,7 +71,10 @@ async def deploy_job(
             service.database.lock(connection, _LOCK)
             most, most_of_all = settings.max_deployments_per_key, settings.max_deployments
             return deployments.create(
-                connection, job_id, body.name, body.version, most=most, most_of_all=most_of_all
+                *(connection, job_id, body.name, body.version),
+                serving=body.serving,
+                most=most,
+                most_of_all=most_of_all,
             )
 
     row, is_new = await run_in_threadpool(deploy)

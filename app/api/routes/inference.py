@@ -51,7 +51,8 @@ def _failed(error: InferenceError) -> Response:
 
 def _answered(reply: Reply) -> Response:
     if reply.header_nbytes == NO_HEADER:
-        return Response(reply.body, reply.status, media_type=_JSON)
+        headers = {"retry-after": str(reply.retry_after)} if reply.retry_after else {}
+        return Response(reply.body, reply.status, headers, media_type=_JSON)
     return Response(reply.body, reply.status, {HEADER_LENGTH: str(reply.header_nbytes)}, media_type=_OCTETS)
 
 

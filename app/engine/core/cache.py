@@ -19,3 +19,7 @@ class Cache:
         if key not in self._results:
             self._results[key] = make()
         return self._results[key]  # type: ignore[return-value]  # what `make` returned for this key
+
+    def clear(self) -> None:
+        """Forget all results."""
+        self._results.clear()

@@ -53,6 +53,10 @@ class Constant:
         self._nbytes = made.nbytes
         return made
 
+    def settle(self, array: "Array") -> None:
+        """Hold an equal array from now on, instead of what it is made from."""
+        self._source = array
+
     @property
     def nbytes(self) -> int:
         """Bytes of the array."""

@@ -1,7 +1,8 @@
 """A model that stays, and runs on every shape that its graph allows: one program for each."""
 
 import dataclasses
-from collections.abc import Mapping
+import gc
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,18 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.model import operand_types
 from app.engine.model.load import load
+from app.engine.operators import independent_rows
+from app.engine.operators.independent_rows import MixedRowsError
 from app.engine.planning import session
 from app.engine.planning.expansion import expanded
+from app.engine.planning.heartbeat import trim
 from app.engine.planning.timing_cache import stored
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.weight_store import WeightStore
 from app.engine.runtime.inputs import samples
 from app.engine.types import map_type
 from app.engine.types.errors import GraphError
@@ -46,6 +52,8 @@ class ServedModel:
         bindings: of the job. Scalars that were bound to a value stay so: they are no inputs here.
         kernels: folder of compiled kernels and of the timings table.
         external: files of external data by the name the model gives them.
+        weights: folder of packed weights, which all processes of a machine share; None keeps them in memory
+            of each program.
 
     Attributes:
         inputs: what a call must give, in the model's order.
@@ -65,11 +73,13 @@ class ServedModel:
         *,
         kernels: Path,
         external: Mapping[str, Path] = NO_FILES,
+        weights: Path | None = None,
     ) -> None:
         self._path = path
         self._options = options
         self._external = external
         self._compiler = Compiler(kernels, processes=1)
+        self._weights = None if weights is None else WeightStore(weights)
         self.fixed = dict(bindings.values)
         self._storage = dict(bindings.storage)
         self._value_storage = dict(bindings.value_storage)
@@ -79,7 +89,14 @@ class ServedModel:
         self.first = _known({p.name: bindings.shapes.get(p.name, p.shape) for p in self.inputs})
 
     def program(self, shapes: Shapes) -> Executor:
-        """The executor for inputs of these shapes.
+        """The executor for inputs of these shapes, see `programs`."""
+        return self.programs(shapes, ((),))[0]
+
+    def programs(self, shapes: Shapes, cores: Sequence[Sequence[int]]) -> list[Executor]:
+        """Instances of one program for inputs of these shapes, which may run at once.
+
+        Each has memory of its own but for weights, and its threads keep to its cores; without any they are
+        left where they are. The thread that calls it is one of them.
 
         Implementations are chosen from what was measured on this machine before: the job has
         measured all for the shapes it had, others go by prediction where nothing was.
@@ -87,13 +104,56 @@ class ServedModel:
         Raises:
             EngineError: the graph refuses the shapes, or nothing can run it.
         """
-        options = self._options
-        bindings = Bindings(
+        program, weights = self._planned(shapes), None
+        if self._weights is not None:
+            program, weights = self._weights.take(program)
+            gc.collect()  # graphs are cyclic
+            trim()
+        return [Executor(program, self._compiler, weights=weights, cores=found) for found in cores]
+
+    def rows_of_outputs(self, shapes: Shapes, count: int) -> frozenset[str]:
+        """Names of outputs in which so many requests of these shapes, stacked along axis 0, lie one by one.
+
+        Other outputs are the same for all requests.
+
+        Raises:
+            GraphError: the first axis of an input is fixed, or it cannot be shown that a request that is
+                stacked with others gets what it gets alone.
+        """
+        for port in self.inputs:
+            if not port.shape or port.shape[0] is not None:
+                found = "no axis" if not port.shape else f"a fixed first axis of {port.shape[0]}"
+                raise GraphError(
+                    f"batching needs a first axis of every input that may have any extent, {port.name!r} has "
+                    f"{found}: export the model with a symbolic batch axis",
+                    pointer=f"value:{port.name}",
+                )
+        graphs = [self._canonical(shapes), self._canonical(stacked(shapes, count))]
+        try:
+            return independent_rows.rows_of_outputs(graphs[0].graph, graphs[1].graph, count)
+        except MixedRowsError as reason:
+            raise GraphError(f"requests cannot be computed together: {reason}") from None
+
+    def _canonical(self, shapes: Shapes) -> ir.Model:
+        bindings = self._bound(shapes)
+        found: list[ir.Model] = []
+        session.canonical(
+            expanded(load(self._path, external=self._external), bindings),
+            *(host(), self._options, bindings, load_registry()),
+            before_rewrites=lambda model: found.append(model.clone()),
+        )
+        return found[0]
+
+    def _bound(self, shapes: Shapes) -> Bindings:
+        return Bindings(
             shapes=dict(shapes),
             values=self.fixed,
             storage=self._storage,
             value_storage=self._value_storage,
         )
+
+    def _planned(self, shapes: Shapes) -> Program:
+        options, bindings = self._options, self._bound(shapes)
         loaded = expanded(load(self._path, external=self._external), bindings)
         compilation = session.canonical(loaded, host(), options, bindings, load_registry())
         if shapes == self.first or options.choose == "measured":
@@ -102,8 +162,12 @@ class ServedModel:
             compilation = dataclasses.replace(compilation, timings=stored(self._compiler.folder))
             compilation = session.raced(compilation, options, self._compiler)
         inputs = samples(compilation.graph.inputs, self._storage)
-        _, program = session.runnable(compilation, options, self._compiler, inputs)
-        return Executor(program, self._compiler)
+        return session.runnable(compilation, options, self._compiler, inputs)[1]
+
+
+def stacked(shapes: Shapes, count: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of so many requests of some shapes, along the first axis."""
+    return {name: (shape[0] * count, *shape[1:]) for name, shape in shapes.items()}
 
 
 def _port(value: ir.Value, role: str) -> Port:

@@ -1,7 +1,7 @@
 """The rows of deployed models: a name, its versions, and what an executor needs of the job."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,20 +30,21 @@ def create(
     name: str,
     version: int | None = None,
     *,
+    serving: Mapping[str, Any],
     most: int | None = None,
     most_of_all: int | None = None,
 ) -> tuple[Row, bool]:
     """Deploy the result of a job; False when it is deployed as that version already.
 
-    Without a version it is one more than the latest of the name. `most` versions of all names may
-    belong to the caller, `most_of_all` to all callers.
+    Without a version it is one more than the latest of the name. `serving` is how its process runs it.
+    `most` versions of all names may belong to the caller, `most_of_all` to all callers.
 
     Raises:
         JobNotFoundError: there is no such job.
         JobNotFinishedError: it has not ended.
         NotDeployableError: it has no result, or one for another machine.
         ModelNotFoundError: its model was deleted.
-        DeploymentExistsError: another job has that version of the name.
+        DeploymentExistsError: another job has that version of the name, or it is served in another way.
         TooManyError: the caller, or all together, have as many deployments as they may have.
     """
     job = _deployable(connection, job_id)
@@ -51,10 +52,11 @@ def create(
     if version is None:
         version = max(versions, default=0) + 1
     if version in versions:
-        if versions[version]["job_id"] == job_id:
-            return versions[version], False
+        there = versions[version]
+        if there["job_id"] == job_id and serving_of(there) == serving:
+            return there, False
         raise DeploymentExistsError(
-            f"version {version} of {name!r} is job {versions[version]['job_id']!r}; "
+            f"version {version} of {name!r} is job {there['job_id']!r} with {dict(serving_of(there))}; "
             "delete it first, or deploy another version",
             pointer="/version",
         )
@@ -69,7 +71,11 @@ def create(
             version=version,
             job_id=job_id,
             model_id=job["model_id"],
-            request={"options": _resolved_options(job), "bindings": job["request"]["bindings"]},
+            request={
+                "options": _resolved_options(job),
+                "bindings": job["request"]["bindings"],
+                "serving": dict(serving),
+            },
             created=time.time(),
         )
     )
@@ -78,6 +84,12 @@ def create(
     connection.execute(deployment_files.insert(), rows)
     BlobStore.settle(connection, files.values())
     return _versions(connection, name)[version], True
+
+
+def serving_of(row: Row) -> Mapping[str, Any]:
+    """How the process of a deployment runs it; deployments of earlier releases have one instance."""
+    given: dict[str, Any] = row["request"].get("serving", {})
+    return {"instances": 1, "batch_sizes": [], "batch_delay_ms": 0.0} | given
 
 
 def _versions(connection: sa.Connection, name: str) -> dict[int, Row]:

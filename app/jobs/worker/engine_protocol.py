@@ -50,8 +50,16 @@ class ServedModel(Protocol):
     fixed: Mapping[str, float | int | bool]  # inputs that have a value already
     first: Mapping[str, tuple[int, ...]] | None  # shapes that calls will probably have
 
-    def program(self, shapes: Mapping[str, tuple[int, ...]]) -> Program:
-        """Program for inputs of these shapes; may take long."""
+    def programs(
+        self, shapes: Mapping[str, tuple[int, ...]], cores: Sequence[Sequence[int]]
+    ) -> Sequence[Program]:
+        """Instances of the program for inputs of these shapes, each on cores of its own; may take long."""
+
+    def rows_of_outputs(self, shapes: Mapping[str, tuple[int, ...]], count: int) -> frozenset[str]:
+        """Names of outputs in which so many requests, stacked along axis 0, lie one by one.
+
+        An error says why requests of these shapes cannot be computed together.
+        """
 
 
 class Engine(Protocol):
@@ -118,5 +126,6 @@ class Engine(Protocol):
         *,
         kernels: Path,
         external: Mapping[str, Path],
+        weights: Path,
     ) -> ServedModel:
-        """A model as a job planned it, to be called again and again."""
+        """A model as a job planned it, to be called again and again; `weights` is a folder of packed ones."""

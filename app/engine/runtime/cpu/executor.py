@@ -25,7 +25,7 @@ from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.body_runner import BodyRunner, Surroundings
 from app.engine.runtime.cpu.excess import ExcessNumbers
 from app.engine.runtime.cpu.library_step import LibraryStep
-from app.engine.runtime.cpu.memory import Pool, Weights, aligned
+from app.engine.runtime.cpu.memory import SMALL_BLOCK, Pool, Weights, aligned
 from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, walk
 from app.engine.runtime.executor import (
     POISON,
@@ -83,7 +83,7 @@ class Executor(ProgramExecutor):
             self._arena = aligned(program.arena_bytes + GUARD * poison)
         else:
             self._arena = around.arena[: program.arena_bytes]
-        self._pool = Pool()  # of inputs and outputs
+        self._pool = Pool(SMALL_BLOCK)  # of inputs and outputs
         self._weights = Weights() if weights is None else weights
         self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
         self._packed: dict[int, Array] = {}  # Constant arguments, by identity

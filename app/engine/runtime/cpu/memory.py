@@ -14,7 +14,8 @@ HUGE = 2 * 1024 * 1024  # byte of a huge page
 # not there gives the right result, but far more slowly.
 MARGIN = 4096
 MIN_SHARED = 64 * 1024  # byte of an array from which on equal ones are looked for
-BLOCK = 16 * HUGE  # byte of a block of a pool; what is not touched takes no memory
+BLOCK = 16 * HUGE  # byte of a block of a pool; huge pages of it that are not touched take no memory
+SMALL_BLOCK = 64 * 1024  # byte of a block of a pool that a program has many of, or little in
 
 
 def aligned(nbytes: int) -> Array:
@@ -36,16 +37,17 @@ def aligned(nbytes: int) -> Array:
 
 
 class Pool:
-    """Memory for many arrays that stay: pieces of large blocks, each on a cache line."""
+    """Memory for many arrays that stay: pieces of blocks of some bytes or more, each on a cache line."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: int = BLOCK) -> None:
+        self._least = block
         self._block = aligned(0)
         self._used = 0
 
     def take(self, nbytes: int) -> Array:
         """Zeroed bytes that start on a cache line."""
         if self._used + nbytes > self._block.size:
-            self._block = aligned(max(nbytes, BLOCK))
+            self._block = aligned(max(nbytes, self._least))
             self._used = 0
         piece = self._block[self._used : self._used + nbytes]
         self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -58,9 +60,9 @@ class Weights:
     `read` is called after each large one: what it was made from is not needed any more.
     """
 
-    def __init__(self, read: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, read: Callable[[], None] = lambda: None, block: int = BLOCK) -> None:
         self._read = read
-        self._pool = Pool()
+        self._pool = Pool(block)
         self._known: dict[bytes, Array] = {}  # by digest
 
     def keep(self, array: Array) -> Array:

@@ -1,0 +1,112 @@
+"""Requests that API processes send, and answers to them, each given once."""
+
+import mmap
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+
+from app.serving import channel, oip_answers
+from app.serving.oip_codec import InferenceError
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """An API process, and its arena."""
+
+    socket: socket.socket
+    arena: memoryview = field(default_factory=lambda: memoryview(b""))
+    # Answers that did not fit, and how long they waited and ran.
+    held: dict[int, tuple[oip_answers.Answer, tuple[float, float]]] = field(default_factory=dict)
+    lost: bool = False
+
+    def receive(self) -> tuple[bytes, list[int]]:
+        """A message, and the descriptors that came with it: the arena's, with the first one."""
+        if self.arena.nbytes:
+            return self.socket.recv(channel.SHORT), []
+        text, descriptors, _, _ = socket.recv_fds(self.socket, channel.SHORT, 1)
+        return text, descriptors
+
+    def map_arena(self, nbytes: int, descriptor: int) -> None:
+        """Map the memory in which its requests lie."""
+        self.arena = memoryview(mmap.mmap(descriptor, nbytes))
+        os.close(descriptor)
+
+    def send(self, message: bytes) -> None:
+        """Send a message; a client that takes no more is lost."""
+        try:
+            self.socket.send(message)
+        except OSError:
+            self.lost = True
+
+    def put(self, number: int, place: memoryview, answer: oip_answers.Answer, told: "Told") -> None:
+        """Write an answer where it fits, and tell of it."""
+        answer.write(place)
+        header = answer.header_nbytes
+        self.send(
+            channel.ANSWER.pack(
+                *(b"A", number, told.status, answer.nbytes, header),
+                *(told.waited, told.ran, told.retry_after),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Status of an answer, seconds that its request waited and ran, and after which to try again."""
+
+    status: int
+    waited: float
+    ran: float
+    retry_after: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request in the region of the arena where its answer goes.
+
+    Attributes:
+        deadline: of the monotonic clock, which is the same in all processes.
+        came: by the same clock.
+    """
+
+    client: Client
+    id: int
+    offset: int
+    capacity: int
+    nbytes: int
+    header_nbytes: int
+    deadline: float
+    came: float
+    _unanswered: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def region(self) -> memoryview:
+        """Where the answer goes."""
+        return self.client.arena[self.offset : self.offset + self.capacity]
+
+    @property
+    def body(self) -> memoryview:
+        """What was sent."""
+        return self.region[: self.nbytes]
+
+    @property
+    def is_answered(self) -> bool:
+        """True once an answer was sent, or is being sent."""
+        return self._unanswered.locked()
+
+    def answer(self, answer: oip_answers.Answer, told: Told) -> None:
+        """Answer it, unless it was answered before: at its deadline, while it still ran."""
+        if not self._unanswered.acquire(blocking=False):
+            return
+        if answer.nbytes > self.capacity:
+            self.client.held[self.id] = answer.kept(), (told.waited, told.ran)
+            self.client.send(channel.NEEDS.pack(b"N", self.id, answer.nbytes))
+        else:
+            self.client.put(self.id, self.region, answer, told)
+
+    def refuse(self, error: InferenceError) -> None:
+        """Answer it with an error."""
+        told = Told(error.status, time.monotonic() - self.came, 0.0, error.retry_after or 0)
+        self.answer(oip_answers.Answer(error.body(), ()), told)

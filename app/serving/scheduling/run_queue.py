@@ -1,0 +1,174 @@
+"""Requests that wait for an instance, in the order in which they came, each with its deadline."""
+
+import heapq
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.serving.oip_codec import Inference, InferenceError
+from app.serving.program_cache import Batch, Ready
+from app.serving.scheduling.requests import Request
+
+_NEW = 0.1  # share of a new sample in the mean time of runs
+_SLACK = 64  # deadlines of answered requests that are kept without a look
+LATE = "the request waited too long for its turn"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A request with its tensors, the programs that it is for, and seconds of a run of them when it came."""
+
+    request: Request
+    inference: Inference
+    ready: Ready
+    seconds: float
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of requests that it may be computed together with, itself included."""
+        if not self.ready.batches or any(type(a) is not np.ndarray for a in self.inference.inputs.values()):
+            return (1,)
+        return (1, *self.ready.batches)
+
+
+class RunQueue:
+    """Tasks in order of arrival, for as many threads as there are instances.
+
+    A request that cannot be answered by its deadline, as long as runs took so far, is refused when it comes:
+    the client can try elsewhere while there is time. One whose deadline passes is answered then, also while
+    it runs.
+    """
+
+    def __init__(self, instances: int, batch_seconds: float = 0.0) -> None:
+        self._instances = instances
+        self._batch_seconds = batch_seconds  # that a request waits for others
+        self._tasks: deque[Task] = deque()
+        self._seconds = 0.0  # that the tasks will take, as far as known
+        self._deadlines: list[tuple[float, int, Request, InferenceError]] = []  # a heap
+        self._order = itertools.count()
+        self._changed = threading.Condition()
+
+    def put(self, request: Request, inference: Inference, ready: Ready) -> None:
+        """Add a task.
+
+        Raises:
+            InferenceError: it could not be answered in time.
+        """
+        with self._changed:
+            wait = self._seconds / self._instances
+            # With nobody before it a request runs however long runs took: else one slow run would end all.
+            if self._tasks and time.monotonic() + wait + ready.seconds > request.deadline:
+                raise InferenceError(
+                    f"{len(self._tasks)} requests wait for the model, for about {wait:.3g} s: longer than "
+                    "this one may take",
+                    503,
+                    retry_after=max(1, math.ceil(wait)),
+                )
+            self._watch(request, InferenceError(LATE, 504))
+            ready.users += 1
+            self._tasks.append(Task(request, inference, ready, ready.seconds))
+            self._seconds += ready.seconds
+            self._changed.notify()
+
+    def watch(self, request: Request, error: InferenceError) -> None:
+        """Answer a request with an error when its deadline passes."""
+        with self._changed:
+            self._watch(request, error)
+
+    def _watch(self, request: Request, error: InferenceError) -> None:
+        if len(self._deadlines) > 2 * (len(self._tasks) + self._instances + _SLACK):
+            self._keep_deadlines(lambda found: not found.is_answered)
+        heapq.heappush(self._deadlines, (request.deadline, next(self._order), request, error))
+
+    def take(self) -> list[Task]:
+        """The next tasks, when there are any; `done` follows. Several are computed together.
+
+        The first waits for others of its programs until there are as many as the largest batch takes, for
+        `batch_seconds` since it came at most; then it goes with as many as a batch takes.
+        """
+        with self._changed:
+            while True:
+                while not self._tasks:
+                    self._changed.wait()
+                found = self._batch(self._tasks[0])
+                patience = self._tasks[0].request.came + self._batch_seconds - time.monotonic()
+                if len(found) == max(self._tasks[0].sizes) or patience <= 0.0:
+                    break
+                self._changed.wait(patience)
+            for task in found:
+                self._tasks.remove(task)
+                self._left(task)
+            if self._tasks:
+                self._changed.notify()
+            return found
+
+    def _batch(self, first: Task) -> list[Task]:
+        """As many tasks as can be computed together with the first."""
+        if len(first.sizes) == 1:
+            return [first]
+        alike = [task for task in self._tasks if task.ready is first.ready and len(task.sizes) > 1]
+        return alike[: max(size for size in first.sizes if size <= len(alike))]
+
+    def done(self, tasks: list[Task], seconds: float | None) -> None:
+        """Count a run of so many seconds; None where it failed. A program that was dropped meanwhile ends."""
+        with self._changed:
+            ready = tasks[0].ready
+            if seconds is not None:
+                mean = seconds / len(tasks)
+                ready.seconds += (mean - ready.seconds) * (_NEW if ready.seconds else 1.0)
+            ready.users -= len(tasks)
+            ready.close_unused()
+
+    def add_batch(self, ready: Ready | None, count: int, batch: Batch) -> None:
+        """Let requests of some programs be computed together from now on; None where they were dropped."""
+        with self._changed:
+            if ready is None:
+                Ready((), {count: batch}, dropped=True).close_unused()
+            else:
+                ready.batches[count] = batch
+
+    def drop(self, ready: Ready) -> None:
+        """Let a program end when no task needs it any more."""
+        with self._changed:
+            ready.dropped = True
+            ready.close_unused()
+
+    def patience(self) -> float | None:
+        """Seconds until the next deadline; None without any."""
+        with self._changed:
+            return max(0.0, self._deadlines[0][0] - time.monotonic()) if self._deadlines else None
+
+    def expire(self) -> None:
+        """Answer requests whose deadline has passed."""
+        now, late = time.monotonic(), []
+        with self._changed:
+            while self._deadlines and self._deadlines[0][0] <= now:
+                late.append(heapq.heappop(self._deadlines)[2:])
+        for request, error in late:
+            request.refuse(error)
+        if late:
+            self.remove(lambda request: request.is_answered)
+
+    def remove(self, forgotten: Callable[[Request], bool]) -> None:
+        """Remove the tasks of requests that nobody waits for."""
+        with self._changed:
+            gone = [task for task in self._tasks if forgotten(task.request)]
+            for task in gone:
+                self._tasks.remove(task)
+                self._left(task)
+                task.ready.users -= 1
+                task.ready.close_unused()
+            self._keep_deadlines(lambda request: not forgotten(request))
+
+    def _keep_deadlines(self, needed: Callable[[Request], bool]) -> None:
+        self._deadlines = [row for row in self._deadlines if needed(row[2])]
+        heapq.heapify(self._deadlines)
+
+    def _left(self, task: Task) -> None:
+        self._seconds = max(0.0, self._seconds - task.seconds) if self._tasks else 0.0

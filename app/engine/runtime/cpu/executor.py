@@ -59,7 +59,8 @@ class Executor(ProgramExecutor):
             each step, so that a wrong plan shows in the outputs; after a step also the padded lanes
             that it leaves undefined. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
-        around: memory and threads of the program that runs it as a body; else it has its own.
+        around: memory and threads of the program that runs it as a body, or of programs of several shapes of
+            which one runs at a time; else it has its own.
         progress: called with (done, total) while kernels compile.
         weights: where it keeps its constants, of several programs; else it has memory of its own.
         drawn: inputs are drawn to take times; values that then store more than is declared are no error.
@@ -86,7 +87,8 @@ class Executor(ProgramExecutor):
         self._pool = Pool()  # of inputs and outputs
         self._weights = Weights() if weights is None else weights
         self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
-        self._packed: dict[int, Array] = {}  # Constant arguments, by identity
+        # Constant arguments, by identity.
+        self._packed: dict[int, Array] = {} if around is None else dict(around.packed)
         self._excess = ExcessNumbers(self._pool, drawn=drawn)
         self._bodies: dict[str, BodyRunner] = {}  # by path
         self._driven: dict[Body, BodyRunner] = {}  # those that the compiled driver runs
@@ -123,6 +125,10 @@ class Executor(ProgramExecutor):
         self._alone, self._segments, self._work = None, (), []
         if self._owns_team:
             self._team.close()
+
+    def surroundings(self) -> Surroundings:
+        """Its memory and threads, for a program of another shape that runs when this one does not."""
+        return Surroundings(self._arena, dict(self._roots), self._team, dict(self._packed))
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """See `ProgramExecutor`; a library that runs all of it computes without copies."""

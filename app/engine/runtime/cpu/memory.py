@@ -36,16 +36,17 @@ def aligned(nbytes: int) -> Array:
 
 
 class Pool:
-    """Memory for many arrays that stay: pieces of large blocks, each on a cache line."""
+    """Memory for many arrays that stay: pieces of blocks of `block` byte or more, each on a cache line."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: int = BLOCK) -> None:
+        self._size = block
         self._block = aligned(0)
         self._used = 0
 
     def take(self, nbytes: int) -> Array:
         """Zeroed bytes that start on a cache line."""
         if self._used + nbytes > self._block.size:
-            self._block = aligned(max(nbytes, BLOCK))
+            self._block = aligned(max(nbytes, self._size))
             self._used = 0
         piece = self._block[self._used : self._used + nbytes]
         self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -55,12 +56,13 @@ class Pool:
 class Weights:
     """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
 
-    `read` is called after each large one: what it was made from is not needed any more.
+    `read` is called after each large one: what it was made from is not needed any more. `block` are bytes that
+    are taken at once.
     """
 
-    def __init__(self, read: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, read: Callable[[], None] = lambda: None, block: int = BLOCK) -> None:
         self._read = read
-        self._pool = Pool()
+        self._pool = Pool(block)
         self._known: dict[bytes, Array] = {}  # by digest
 
     def keep(self, array: Array) -> Array:

@@ -3,8 +3,8 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from app.engine.types.errors import InputError
 
@@ -110,6 +110,13 @@ class Region:
             f"{name!r} takes [{dims}], found {list(shapes.get(name, ()))}" for name, dims in spelled.items()
         )
         return f"outside of the region of shapes: {told}"
+
+    def without_least(self, names: Collection[str]) -> "Region":
+        """The region without the least size of these symbols."""
+        symbols = {
+            n: replace(s, low=s.low + s.step) if n in names else s for n, s in self.symbols.items()
+        }  # fmt: skip
+        return replace(self, symbols=symbols)
 
     def spelled(self, name: str) -> str:
         """Dimensions of an input with a symbol, as a request has them."""

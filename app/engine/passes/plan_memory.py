@@ -64,7 +64,9 @@ class PlanMemory:
             validate(Problem(storage.problem.buffers, max(budget, solution.peak)), solution)
         if storage.unplanned:
             compilation = replace(compilation, notes=(*compilation.notes, _outside(storage, budget)))
-        return compilation.with_plan(placement=_placement(compilation, storage, found, policies=self.policies))
+        return compilation.with_plan(
+            placement=_placement(compilation, storage, found, policies=self.policies)
+        )
 
 
 def _required(compilation: Compilation, found: Spread | None) -> Spread:

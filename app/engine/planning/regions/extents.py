@@ -4,7 +4,6 @@ The graph is made at samples of the region. Where its nodes are the same at all 
 differ are formulas, each found from some samples and checked at all.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,6 +19,7 @@ from app.engine.types.regions.region import Point, Region
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Dims: TypeAlias = tuple[Formula, ...]
+Operand: TypeAlias = tuple[str, int]
 FEW = 64  # elements of a constant that are formulas one by one
 _NUMBERS = (ir.AttributeType.INT, ir.AttributeType.INTS)
 
@@ -52,13 +52,13 @@ class Extents:
 
     Attributes:
         dims: of every value that is a tensor.
-        constants: initializers.
+        constants: operands of nodes, by name of the node and position among its inputs.
         attributes: integers, by names of node and attribute.
     """
 
     region: Region
     dims: Mapping[str, Dims]
-    constants: Mapping[str, VaryingConstant]
+    constants: Mapping[Operand, VaryingConstant]
     attributes: Mapping[tuple[str, str], tuple[Formula, ...]]
 
 
@@ -67,13 +67,13 @@ class _Sample:
     """A canonical graph at one point.
 
     Attributes:
-        nodes: operators and wiring, and attributes without integers.
+        nodes: operators and wiring, constants without their names, and attributes without integers.
     """
 
     point: Point
     nodes: tuple[tuple[object, ...], ...]
     dims: Mapping[str, tuple[int, ...]]
-    constants: Mapping[str, ir.TensorProtocol]
+    constants: Mapping[Operand, ir.TensorProtocol]
     attributes: Mapping[tuple[str, str], tuple[int, ...]]
 
 
@@ -127,20 +127,24 @@ def _difference(one: _Sample, other: _Sample) -> str:
     a, b = next(((a, b) for a, b in pairs if a != b), (None, None))
     if a is None or b is None:
         return f"it has {len(other.nodes)} nodes instead of {len(one.nodes)}"
-    return f"{b[1]} {b[2]!r} stands where {a[1]} {a[2]!r} is"
+    return f"{b[1]} {b[2]!r} of {b[3]} stands where {a[1]} {a[2]!r} of {a[3]} is"
 
 
 def _sample(point: Point, model: ir.Model) -> _Sample:
     dims: dict[str, tuple[int, ...]] = {}
     for value in graph.values(model.graph):
-        if value.name and not graph.is_dynamic(value):
+        if value.is_graph_output() and graph.is_constant(value):
+            raise RegionError(f"output {value.name!r} is a constant", pointer=f"value:{value.name}")
+        if value.name and not graph.is_constant(value) and not graph.is_dynamic(value):
             dims[value.name] = graph.static_shape(value)
-        elif value.name:
+        elif value.name and not graph.is_constant(value):
             raise RegionError(
-                f"value {value.name!r} has a shape that is known only when the graph runs; a region needs all",
+                f"value {value.name!r} has a shape that is known only when the graph runs",
                 pointer=f"value:{value.name}",
             )
-    nodes, attributes = [], {}
+    nodes: list[tuple[object, ...]] = []
+    attributes: dict[tuple[str, str], tuple[int, ...]] = {}
+    constants: dict[Operand, ir.TensorProtocol] = {}
     for node in model.graph:
         if bodies(node):
             raise RegionError(
@@ -156,11 +160,14 @@ def _sample(point: Point, model: ir.Model) -> _Sample:
                 fixed.append((name, len(numbers)))
             else:
                 fixed.append((name, _content(attribute)))  # type: ignore[arg-type]  # any hashable
-        wiring = tuple(None if v is None else v.name for v in node.inputs), tuple(v.name for v in node.outputs)
-        nodes.append((node.domain, node.op_type, node.name, *wiring, tuple(fixed)))
-    constants = {
-        n: v.const_value for n, v in model.graph.initializers.items() if v.const_value is not None
-    }  # fmt: skip
+        constants |= {
+            (node.name or "", at): v.const_value
+            for at, v in enumerate(node.inputs)
+            if v is not None and v.const_value is not None and graph.is_constant(v)
+        }
+        read = tuple(v and (v.dtype if graph.is_constant(v) else v.name) for v in node.inputs)
+        made = tuple(v.name for v in node.outputs)
+        nodes.append((node.domain, node.op_type, node.name, read, made, tuple(fixed)))
     return _Sample(point, tuple(nodes), dims, constants, attributes)
 
 
@@ -199,33 +206,40 @@ def _unified(region: Region, samples: Sequence[_Sample]) -> Extents:
         if any(s.attributes[key] != numbers for s in samples)
     }
     constants = {}
-    for name, tensor in first.constants.items():
-        others = [s.constants[name] for s in samples]
-        if all(o is tensor for o in others):
-            continue
-        arrays = [o.numpy() for o in others]
-        if all(a.shape == arrays[0].shape and np.array_equal(a, arrays[0], equal_nan=_floats(a)) for a in arrays):
-            continue
-        elements = None
-        if arrays[0].dtype.kind in "iub" and arrays[0].size <= FEW and len({a.shape for a in arrays}) == 1:
-            elements = formulas([tuple(map(int, a.reshape(-1))) for a in arrays], f"constant {name!r}")
-        elif not all(_is_begin(a, arrays[0]) for a in arrays):
-            raise RegionError(
-                f"constant {name!r} depends on the shape, and is not the beginning of what it is at the largest",
-                pointer=f"value:{name}",
-            )
-        constants[name] = VaryingConstant(dims[name], elements, arrays[0])
+    for operand in first.constants:
+        found = _constant(operand, [s.constants[operand] for s in samples], formulas)
+        if found is not None:
+            constants[operand] = found
     return Extents(region, dims, constants, attributes)
 
 
-def _floats(array: Array) -> bool:
-    return array.dtype.kind == "f"
+def _constant(
+    operand: Operand,
+    tensors: Sequence[ir.TensorProtocol],
+    formulas: Callable[[Sequence[tuple[int, ...]], str], tuple[Formula, ...]],
+) -> VaryingConstant | None:
+    """A constant operand of a node that depends on the shape; None where it is the same at all samples."""
+    if all(t is tensors[0] for t in tensors):
+        return None
+    arrays = [t.numpy() for t in tensors]
+    whole = arrays[0]
+    what = f"the constant at position {operand[1]} of {operand[0]!r}"
+    if all(a.shape == whole.shape and _is_begin(a, whole) for a in arrays):
+        return None
+    elements = None
+    if whole.dtype.kind in "iu" and whole.size <= FEW and len({a.shape for a in arrays}) == 1:
+        elements = formulas([tuple(map(int, a.reshape(-1))) for a in arrays], what)
+    elif not all(_is_begin(a, whole) for a in arrays):
+        raise RegionError(
+            f"{what} depends on the shape, and is not the beginning of that of the largest shape",
+            pointer=f"node:{operand[0]}",
+        )
+    return VaryingConstant(formulas([a.shape for a in arrays], f"the shape of {what}"), elements, whole)
 
 
 def _is_begin(array: Array, whole: Array) -> bool:
     """True if an array is the first elements of another along every axis."""
     if array.ndim != whole.ndim or array.dtype != whole.dtype:
         return False
-    fits = all(a <= b for a, b in zip(array.shape, whole.shape))
     begin = whole[tuple(map(slice, array.shape))]
-    return fits and math.prod(array.shape) > 0 and np.array_equal(array, begin, equal_nan=_floats(array))
+    return np.array_equal(array, begin, equal_nan=array.dtype.kind == "f")

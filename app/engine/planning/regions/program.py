@@ -1,4 +1,4 @@
-"""One plan for a region of shapes: rows, layouts and order are decided once, sizes are filled in for each shape.
+"""One plan for a region of shapes: decisions are made once, sizes are filled in for each shape.
 
 The graph of the plan gets the shapes of a point, and every row that was chosen lowers its group again: that
 takes milliseconds, measures nothing and compiles nothing, since kernels take sizes as arguments. What rows
@@ -21,7 +21,7 @@ from app.engine.core.registry import PlanningContext
 from app.engine.layouts.conversions import DOMAIN
 from app.engine.memory.stacked import stacked
 from app.engine.passes.plan_memory import PlanMemory
-from app.engine.planning.regions.extents import Dims, Extents
+from app.engine.planning.regions.extents import Dims, Extents, VaryingConstant
 from app.engine.planning.regions.packed import Packed
 from app.engine.types.errors import RegionError
 from app.engine.types.options import Denied, MemoryConcessions
@@ -59,8 +59,8 @@ class RegionProgram:
         self._extents = extents
         self._program = largest
         self._compilation = largest.compilation
-        initializers = largest.compilation.graph.initializers
-        self.varying = frozenset(initializers[n] for n in extents.constants if n in initializers)
+        self._constants = _constants(largest.compilation, extents)
+        self.varying = frozenset(self._constants)
         self.packed = Packed(self.varying)
         self._values = _shaped(largest.compilation, extents)
         plan = largest.compilation.plan
@@ -96,10 +96,10 @@ class RegionProgram:
         """Give the graph the shapes, constants and attributes of a point."""
         for value, dims in self._values:
             value.shape = ir.Shape(tuple(d.at(point) for d in dims))
-        initializers = self._compilation.graph.initializers
-        for name, varying in self._extents.constants.items():
-            if name in initializers:
-                initializers[name].const_value = ir.Tensor(varying.at(point), name=name)
+        for value, varying in self._constants.items():
+            array = varying.at(point)
+            value.const_value = ir.Tensor(array, name=value.name)
+            value.shape = ir.Shape(array.shape)
         nodes = {n.name: n for n in self._compilation.graph} if self._extents.attributes else {}
         for (node, name), formulas in self._extents.attributes.items():
             numbers = [f.at(point) for f in formulas]
@@ -155,7 +155,9 @@ class RegionProgram:
 def _refused(group: Group, choice: Choice, reason: str) -> RowRefusedError:
     row = choice.implementation
     denied = group.name, row.name
-    return RowRefusedError(denied, f"{group.op} {group.name!r}: {row.name} does not serve the region: {reason}")
+    return RowRefusedError(
+        denied, f"{group.op} {group.name!r}: {row.name} does not serve the region: {reason}"
+    )
 
 
 def _shaped(compilation: Compilation, extents: Extents) -> tuple[tuple[ir.Value, Dims], ...]:
@@ -164,22 +166,45 @@ def _shaped(compilation: Compilation, extents: Extents) -> tuple[tuple[ir.Value,
     Raises:
         RegionError: of a value that a pass added no formula is known.
     """
-    found = []
     dims = dict(extents.dims)
+    for node in compilation.graph:
+        if node.domain == DOMAIN and (source := node.inputs[0]) is not None:
+            # A conversion holds the same values; one that makes an output has taken the name of its operand.
+            ends = source.name or "", node.outputs[0].name or ""
+            known = next((dims[name] for name in ends if name in dims), None)
+            if known is not None and source.shape == node.outputs[0].shape:
+                dims |= dict.fromkeys((name for name in ends if name not in dims), known)
+    found = []
     for value in graph.values(compilation.graph):
-        name, producer = value.name or "", value.producer()
+        name = value.name or ""
         if not name:
             continue
-        if name not in dims and producer is not None and producer.domain == DOMAIN:
-            source = producer.inputs[0]
-            if source is not None and source.name in dims and source.shape == value.shape:
-                dims[name] = dims[source.name]
         if name in dims:
             if not all(d.is_constant for d in dims[name]):
                 found.append((value, dims[name]))
         elif not graph.is_constant(value):
             raise RegionError(f"value {name!r}: a pass added it, and no formula of its shape is known")
     return tuple(found)
+
+
+def _constants(compilation: Compilation, extents: Extents) -> dict[ir.Value, VaryingConstant]:
+    """Constants of the plan's graph that depend on the shape.
+
+    Raises:
+        RegionError: several nodes read one constant, which depends on the shape for some of them.
+    """
+    nodes = {n.name: n for n in compilation.graph}
+    found: dict[ir.Value, VaryingConstant] = {}
+    for (name, position), varying in extents.constants.items():
+        value = nodes[name].inputs[position] if name in nodes else None
+        if value is None or not graph.is_constant(value):
+            raise RegionError(f"a pass replaced {name!r} or its constant, which depends on the shape")
+        for node, index in value.uses():
+            other = extents.constants.get((node.name or "", index))
+            if other is None or (other.dims, other.elements) != (varying.dims, varying.elements):
+                raise RegionError(f"{node.name!r} and {name!r} read one constant in different shapes")
+        found[value] = varying
+    return found
 
 
 def region_program(build_plan: Build, extents: Extents) -> RegionProgram:
@@ -207,4 +232,3 @@ def region_program(build_plan: Build, extents: Extents) -> RegionProgram:
         denied |= refused.keys()
         notes += [e.message for e in refused.values()]
     raise RegionError(f"after {ROUNDS} plans rows were still refused somewhere: {notes[-1]}")
-

@@ -43,6 +43,11 @@ class RegionRunner:
         kept = {v: a for v, a in first.surroundings().roots.items() if v not in program.varying}
         self._around = Surroundings(self._around.arena, kept, self._team)
 
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the packed weights that its programs share."""
+        return sum(a.size for a in self._packed.values())
+
     def executor(self, point: Point) -> Executor:
         """The executor of the program at a point.
 
@@ -53,10 +58,13 @@ class RegionRunner:
         found = self.program.at(point)
         for value in (*found.compilation.graph.inputs, *found.compilation.graph.outputs):
             if graph.nbytes(value) > self._around.roots[value].size:
-                raise RegionError(f"{value.name!r} takes more than at the largest shape: {graph.shape(value)}")
+                raise RegionError(
+                    f"{value.name!r} takes more than at the largest shape: {graph.shape(value)}"
+                )
         if found.arena_bytes > self.arena_bytes:
             raise RegionError(
-                f"the arena takes {found.arena_bytes} byte at {dict(point)}, {self.arena_bytes} at the largest shape"
+                f"the arena takes {found.arena_bytes} byte at {dict(point)}, "
+                f"{self.arena_bytes} byte at the largest shape"
             )
         return self._bound(found, Weights(block=TABLES))
 

@@ -56,8 +56,8 @@ class Pool:
 class Weights:
     """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
 
-    `read` is called after each large one: what it was made from is not needed any more. `block` are bytes that
-    are taken at once.
+    `read` is called after each large one: what it was made from is not needed any more. `block` is the
+    least number of bytes that are taken at once.
     """
 
     def __init__(self, read: Callable[[], None] = lambda: None, block: int = BLOCK) -> None:

@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections import deque
@@ -37,6 +38,7 @@ from app.settings import Settings, use_home
 from app.telemetry import logs
 
 _MOST_ANSWERS = 64  # of a program that are remembered
+SWITCH_SECONDS = 5e-4  # that a request waits for the thread that builds programs, each time it needs Python
 _GRACE_SECONDS = 1.0  # that the client's own clock is ahead of the one that ends the process
 logger = logging.getLogger("stowplan.executor")
 
@@ -44,6 +46,7 @@ logger = logging.getLogger("stowplan.executor")
 def run(config_json: str) -> None:
     """Serve until the supervisor has ended, or until SIGTERM and the answers to requests sent before it."""
     config = ExecutorConfig.from_json(config_json)
+    sys.setswitchinterval(SWITCH_SECONDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda *_: None)  # the descriptor below tells of it

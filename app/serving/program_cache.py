@@ -5,11 +5,13 @@ What runs does not wait for what is being compiled.
 
 import faulthandler
 import importlib
+import itertools
+import logging
 import os
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -21,7 +23,9 @@ from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_answers import Answer
 from app.serving.oip_codec import Form
 
+logger = logging.getLogger("stowplan.executor")
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # by name, sorted
+MOST_SHARING = 1024  # programs of one region: tables of rows and sizes, some 300 KiB each for 100 steps
 
 
 def key_of(shapes: Mapping[str, tuple[int, ...]]) -> Shapes:
@@ -41,13 +45,18 @@ class Built:
 
 
 class Builder:
-    """Loads the model, and then builds programs in the order of the requests."""
+    """Loads the model, and then builds programs in the order of the requests.
+
+    While there are none, it builds those that share the memory of one that is there.
+    """
 
     def __init__(self, config: ExecutorConfig) -> None:
         self._config = config
         self._build_requests: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
         self._built: queue.SimpleQueue[Built] = queue.SimpleQueue()
         self._model: ServedModel | None = None
+        self._ahead: Iterator[tuple[Mapping[str, tuple[int, ...]], Program]] | None = None
+        self._looked_ahead = False
         self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when something was built
         self._build_requests.put(None)
         threading.Thread(target=self._run, name="builder", daemon=True).start()
@@ -66,13 +75,29 @@ class Builder:
 
     def _run(self) -> None:
         while True:
-            shapes = self._build_requests.get()
             # A clock of its own ends the process when this takes too long, whatever holds it up.
+            early = self._ahead is not None and self._build_requests.empty()
+            shapes = None if early else self._build_requests.get()
             faulthandler.dump_traceback_later(self._config.build_seconds, exit=True)
-            built = self._build(shapes)
+            built = self._early() if early else self._build(shapes)
             faulthandler.cancel_dump_traceback_later()
-            self._built.put(built)
-            os.eventfd_write(self.ready, 1)
+            if built is not None:
+                self._built.put(built)
+                os.eventfd_write(self.ready, 1)
+
+    def _early(self) -> Built | None:
+        """A program that nobody has asked for yet, if there is another one."""
+        assert self._ahead is not None
+        try:
+            shapes, program = next(self._ahead)
+        except StopIteration:
+            self._ahead = None
+        except Exception:  # a call that needs it is told
+            logger.exception("programs of further shapes are made when calls come")
+            self._ahead = None
+        else:
+            return Built(key_of(shapes), program=program)
+        return None
 
     def _build(self, shapes: Shapes | None) -> Built:
         try:
@@ -80,7 +105,11 @@ class Builder:
                 self._model = self._load()
                 return Built(None, model=self._model)
             assert self._model is not None
-            return Built(shapes, program=self._model.program(dict(shapes)))
+            program = self._model.program(dict(shapes))
+            if program.shares_memory and not self._looked_ahead:
+                self._looked_ahead = True
+                self._ahead = itertools.islice(self._model.ahead(), MOST_SHARING)
+            return Built(shapes, program=program)
         except EngineError as error:
             return Built(shapes, rejection=error.message, is_fault=shapes is None)
         except MemoryError:
@@ -111,10 +140,10 @@ class Ready:
 
 
 class Programs:
-    """The programs used last, at most `most`."""
+    """The programs used last: at most `most` with memory of their own, and `MOST_SHARING` that share it."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._most = {False: most, True: MOST_SHARING}
         self._kept: OrderedDict[Shapes, Ready] = OrderedDict()
 
     def __len__(self) -> int:
@@ -128,8 +157,9 @@ class Programs:
         return ready
 
     def keep(self, shapes: Shapes, program: Program) -> None:
-        """Add a program, in place of the one that was used longest ago."""
+        """Add a program, in place of the one of its kind that was used longest ago."""
         self._kept[shapes] = Ready(program)
-        while len(self._kept) > self._most:
-            _, oldest = self._kept.popitem(last=False)
-            oldest.program.close()
+        kind = program.shares_memory
+        alike = [key for key, ready in self._kept.items() if ready.program.shares_memory == kind]
+        for key in alike[: max(len(alike) - self._most[kind], 0)]:
+            self._kept.pop(key).program.close()

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -282,8 +282,13 @@ class ServedModel:
             time.sleep(1.5)
         return FakeProgram(shapes["x"])
 
+    def ahead(self) -> Iterator[tuple[Mapping[str, tuple[int, ...]], "FakeProgram"]]:
+        return iter(())
+
 
 class FakeProgram:
+    shares_memory = False
+
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._x = np.zeros(shape, np.float32)
         self._y = np.zeros(shape, np.float32)

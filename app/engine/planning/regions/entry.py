@@ -10,7 +10,7 @@ from app.engine.planning import session
 from app.engine.planning.expansion import expanded
 from app.engine.planning.regions.extents import extents
 from app.engine.planning.regions.program import RegionProgram, region_program
-from app.engine.types.errors import RegionError
+from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
 from app.engine.types.target import Target
@@ -41,7 +41,13 @@ def region_of_model(
     def canonical(point: Point) -> Compilation:
         at = dataclasses.replace(bindings, shapes={**bindings.shapes, **region.shapes(point)}, region=None)
         copy = dataclasses.replace(loaded, model=loaded.model.clone())
-        return session.canonical(expanded(copy, at), target, options, at, registry)
+        try:
+            return session.canonical(expanded(copy, at), target, options, at, registry)
+        except EngineError as error:
+            if point == region.largest:
+                raise
+            told = ", ".join(f"{name}={size}" for name, size in point.items())
+            raise RegionError(f"at {told}: {error.message}", pointer=error.pointer) from error
 
     found = extents(region, lambda point: canonical(point).model)
     largest = tuned(canonical(found.region.largest))

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import build, outputs_of, view_classes
 from app.engine.core import graph, program
-from app.engine.core.calls import KernelCall
+from app.engine.core.calls import Excess, KernelCall
 from app.engine.core.group import Group
 from app.engine.core.placement import OrderedBuffers
 from app.engine.core.plan import Choice, Compilation
@@ -26,6 +26,7 @@ from app.engine.planning.regions.packed import Packed
 from app.engine.types.errors import RegionError
 from app.engine.types.options import Denied, MemoryConcessions
 from app.engine.types.regions.region import Point
+from app.kernels.cpu.runtime.parallel import Request
 
 ROUNDS = 8  # of plans, each without the rows that some shape refuses
 
@@ -62,6 +63,7 @@ class RegionProgram:
         self._constants = _constants(largest.compilation, extents)
         self.varying = frozenset(self._constants)
         self.packed = Packed(self.varying)
+        self._kernels: dict[Request, None] = {}
         self._values = _shaped(largest.compilation, extents)
         plan = largest.compilation.plan
         buffers = plan.require("buffers")
@@ -91,6 +93,11 @@ class RegionProgram:
             placement=None,
         )
         return self._placed(compilation, point)
+
+    @property
+    def kernels(self) -> tuple[Request, ...]:
+        """The distinct kernels of all programs that were made."""
+        return tuple(self._kernels)
 
     def _resize(self, point: Point) -> None:
         """Give the graph the shapes, constants and attributes of a point."""
@@ -125,6 +132,8 @@ class RegionProgram:
         for call in calls:
             if not isinstance(call, KernelCall):
                 raise _refused(group, before, "it runs outside the compiled driver")
+            if any(isinstance(a, Excess) for a in call.arguments):
+                raise _refused(group, before, "what it stores has a bound that a run may exceed")
         return replace(before, calls=calls, views=views)
 
     def _misplaced(self, group: Group, required: Mapping[ir.Value, object]) -> str | None:
@@ -143,13 +152,15 @@ class RegionProgram:
             assignment = build(compilation, whole=self._whole)
             solution = self._stacking.solution(assignment.problem)
             buffers = OrderedBuffers(assignment, solution)
-            return program.build(PlanMemory(policies=False)(compilation.with_plan(buffers=buffers)))
+            found = program.build(PlanMemory(policies=False)(compilation.with_plan(buffers=buffers)))
         except ValueError as cause:
             classes = view_classes(compilation)
             for group, choice in compilation.plan.require("implementation").items():
                 for reason in classes.share(choice.views, outputs_of(group)).values():
                     raise _refused(group, choice, reason) from cause
             raise RegionError(f"at {told} values share memory in another way: {cause}") from cause
+        self._kernels |= dict.fromkeys(found.kernels)
+        return found
 
 
 def _refused(group: Group, choice: Choice, reason: str) -> RowRefusedError:

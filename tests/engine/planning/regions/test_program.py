@@ -95,9 +95,9 @@ def test_shapes_share_one_memory_and_one_copy_of_the_weights(tmp_path: Path, com
     rng = np.random.default_rng(1)
     with closing(RegionRunner(program, compiler)) as runner:
         points = points_of(program, rng)
-        executors = [runner.executor(p) for p in points]
+        executors = [runner.filled(p) for p in points]
         held = runner.constant_bytes
-        executors += [runner.executor(p) for p in points]
+        executors += [runner.filled(p) for p in points]
         assert runner.constant_bytes == held
         for point, executor in zip(points * 2, executors):
             inputs = drawn(found, path, point, rng)

@@ -52,6 +52,7 @@ class RegionProgram:
         notes: rows that were passed over, as some shape refuses them.
         varying: constants of the graph that depend on the shape.
         packed: constants that its programs share.
+        stacking: which buffer lies above which, at every point.
     """
 
     def __init__(self, largest: Program, extents: Extents, notes: tuple[str, ...] = ()) -> None:
@@ -67,7 +68,7 @@ class RegionProgram:
         self._values = _shaped(largest.compilation, extents)
         plan = largest.compilation.plan
         buffers = plan.require("buffers")
-        self._stacking = stacked(buffers.assignment.problem, largest.placement.solution)
+        self.stacking = stacked(buffers.assignment.problem, largest.placement.solution)
         self._whole = build(largest.compilation).problem == buffers.assignment.problem
 
     def at(self, point: Point) -> Program:
@@ -150,7 +151,7 @@ class RegionProgram:
         told = ", ".join(f"{n}={v}" for n, v in point.items())
         try:
             assignment = build(compilation, whole=self._whole)
-            solution = self._stacking.solution(assignment.problem)
+            solution = self.stacking.solution(assignment.problem)
             buffers = OrderedBuffers(assignment, solution)
             found = program.build(PlanMemory(policies=False)(compilation.with_plan(buffers=buffers)))
         except ValueError as cause:

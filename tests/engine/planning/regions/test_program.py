@@ -1,5 +1,6 @@
 """Programs of regions: equal to the reference at every shape in poisoned memory, and valid plans."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 
 from app.engine.core.registry import load as load_registry
 from app.engine.memory.problem import Problem, validate
+from app.engine.memory.region_peak import peak_at, region_of
 from app.engine.model.load import load
 from app.engine.planning.regions.entry import region_of_model
+from app.engine.planning.regions.memory import memory_formulas
 from app.engine.planning.regions.program import RegionProgram
 from app.engine.planning.regions.runner import RegionRunner
 from app.engine.runtime.cpu.executor import Executor
-from app.engine.types.errors import RegionError
+from app.engine.types.errors import InputError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point, bound
 from app.engine.types.target import host
@@ -86,6 +89,23 @@ def test_texts_of_every_length_are_those_of_the_reference(
     seed: int, tmp_path: Path, compiler: Compiler
 ) -> None:
     check(texts(np.random.default_rng(seed), 6), tmp_path, seed, compiler)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_peak_by_formula_is_that_of_the_plan(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    found = images(rng, 14) if seed % 2 else texts(rng, 6)
+    program = planned(found.save(tmp_path / "net.onnx"), found.spelled)
+    document = json.loads(json.dumps(memory_formulas(program)))
+    assert document["proof"]
+    for point in points_of(program, rng):
+        shapes = program.region.shapes(point)
+        peak, placed = peak_at(document, shapes), program.at(point).arena_bytes
+        assert (peak.nbytes == placed) if peak.exact else (peak.nbytes >= placed)
+        assert placed <= document["worst_bytes"]
+        assert region_of(document).point(shapes) == point
+    with pytest.raises(InputError, match="outside of the region of shapes"):
+        peak_at(document, {name: (99, *dims[1:]) for name, dims in shapes.items()})
 
 
 def test_shapes_share_one_memory_and_one_copy_of_the_weights(tmp_path: Path, compiler: Compiler) -> None:

@@ -5,6 +5,8 @@ takes milliseconds, measures nothing and compiles nothing, since kernels take si
 say of themselves is asked at every point, so a program is made only where all of them apply.
 """
 
+import contextlib
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -29,6 +31,7 @@ from app.engine.types.regions.region import Point
 from app.kernels.cpu.runtime.parallel import Request
 
 ROUNDS = 8  # of plans, each without the rows that some shape refuses
+COVERED = 1024  # points at which groups are lowered whose kernels have sizes as constants
 
 Build = Callable[[MemoryConcessions], Program]
 
@@ -65,6 +68,7 @@ class RegionProgram:
         self.varying = frozenset(self._constants)
         self.packed = Packed(self.varying)
         self._kernels: dict[Request, None] = {}
+        self._kernels_by_group: dict[str, set[tuple[Request, ...]]] = {}
         self._values = _shaped(largest.compilation, extents)
         plan = largest.compilation.plan
         buffers = plan.require("buffers")
@@ -97,8 +101,33 @@ class RegionProgram:
 
     @property
     def kernels(self) -> tuple[Request, ...]:
-        """The distinct kernels of all programs that were made."""
+        """The distinct kernels of all programs that were made, and those that `cover` found."""
         return tuple(self._kernels)
+
+    def cover(self) -> None:
+        """Find the kernels of every shape: a few rows write sizes into the text of theirs.
+
+        Only groups with several kernels so far are lowered, at COVERED points evenly spaced.
+        """
+        plan = self._compilation.plan
+        context = PlanningContext.of(self._compilation, plan.require("storage"))
+        several = [
+            (group, choice)
+            for group, choice in plan.require("implementation").items()
+            if len(self._kernels_by_group.get(group.name, ())) > 1
+        ]
+        step = -(-self.region.count // COVERED)
+        for point in itertools.islice(self.region.points(), 0, None, step) if several else ():
+            self._resize(point)
+            for g, choice in several:
+                with contextlib.suppress(RowRefusedError):  # that point has a program of its own
+                    fresh = Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op)
+                    self._count(g, self._choice(fresh, choice, context))
+
+    def _count(self, group: Group, choice: Choice) -> None:
+        requests = tuple(c.request for c in choice.calls if isinstance(c, KernelCall))
+        self._kernels |= dict.fromkeys(requests)
+        self._kernels_by_group.setdefault(group.name, set()).add(requests)
 
     def _resize(self, point: Point) -> None:
         """Give the graph the shapes, constants and attributes of a point."""
@@ -160,7 +189,8 @@ class RegionProgram:
                 for reason in classes.share(choice.views, outputs_of(group)).values():
                     raise _refused(group, choice, reason) from cause
             raise RegionError(f"at {told} values share memory in another way: {cause}") from cause
-        self._kernels |= dict.fromkeys(found.kernels)
+        for group, choice in compilation.plan.require("implementation").items():
+            self._count(group, choice)
         return found
 
 
@@ -237,6 +267,7 @@ def region_program(build_plan: Build, extents: Extents) -> RegionProgram:
             except RowRefusedError as error:
                 refused.setdefault(error.denied, error)
         if not refused:
+            found.cover()
             return found
         again = [error for key, error in refused.items() if key in denied]
         if again:

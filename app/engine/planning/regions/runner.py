@@ -30,7 +30,7 @@ class RegionRunner:
 
     Attributes:
         arena_bytes: of the largest shape, which no other exceeds.
-        kernels: how many the samples of the region need; they are compiled before the first run.
+        kernels: how many the region needs, as far as is known; they are compiled before the first run.
     """
 
     def __init__(self, program: RegionProgram, compiler: Compiler) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.submit import add_repeatable_arguments, beside, dims, number, pairs
+from app.cli.submit import add_repeatable_arguments, beside, input_shapes, number, pairs
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def described(name: str) -> "Target":
 def bindings(arguments: argparse.Namespace) -> "Bindings":
     """Shapes and values of inputs, from `--input` and `--value`."""
     from app.engine.types.options import Bindings
+    from app.engine.types.regions.region import bound
 
-    shapes = {k: tuple(dims(k, v)) for k, v in pairs(arguments.input, "input").items()}
-    return Bindings(shapes, {k: number(k, v) for k, v in pairs(arguments.value, "value").items()})
+    shapes, region = bound(input_shapes(arguments.input))
+    values = {k: number(k, v) for k, v in pairs(arguments.value, "value").items()}
+    return Bindings(shapes, values, region=region)

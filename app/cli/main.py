@@ -242,6 +242,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("extract", "Write a part of a model as a model.", graphs.add_extract, graphs.extract),
     Command("compose", "Write two models as one.", graphs.add_compose, graphs.compose),
     Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
+    Command("peak", "Show what a shape takes before it runs.", plan_csv.add_peak, plan_csv.peak),
     Command("deployments", "Show what is deployed.", service.add_service, deploy.deployments),
     Command("undeploy", "End a deployed model.", deploy.add_undeploy, deploy.undeploy),
     Command("gradient", "Make the training graph of a model.", gradient.add_arguments, gradient.run),

@@ -1,9 +1,13 @@
-"""`stowplan plan`: offsets for the buffers of a CSV file. Needs no server and no graph."""
+"""`stowplan plan`: offsets for the buffers of a CSV file; `stowplan peak`: the memory of a shape."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
+
+from app.cli import service
+from app.cli.submit import input_shapes
+from app.client import Client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,3 +62,43 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(f"stowplan plan: {why or summary}", file=sys.stderr)
     return 0 if why is None else 1
+
+
+def add_peak(parser: argparse.ArgumentParser) -> None:
+    """A job, or a memory.json, and shapes."""
+    parser.add_argument("job", help="id of a job whose shapes had symbols, or a file memory.json of one")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=1x3x224x224",
+        help="shape of an input with symbols",
+    )
+    service.add_service(parser)
+
+
+@service.asking
+def peak(client: Client, arguments: argparse.Namespace) -> int:
+    """Show what a shape takes before it runs, by the formulas of a memory.json."""
+    from app.engine.memory.region_peak import peak_at
+    from app.engine.types.errors import EngineError
+
+    path = Path(arguments.job)
+    text = path.read_bytes() if path.is_file() else client.artifact(arguments.job, "memory.json")
+    memory = json.loads(text)
+    region = memory.get(
+        "region", {"rejection": f"no shape had a symbol; the peak is {memory['peak_bytes']} byte"}
+    )
+    if "rejection" in region:
+        print(f"stowplan: no plan for a region: {region['rejection']}", file=sys.stderr)
+        return service.REFUSED
+    shapes = {name: tuple(map(int, dims)) for name, dims in input_shapes(arguments.input).items()}
+    try:
+        found = peak_at(region, shapes)
+    except EngineError as error:
+        print(f"stowplan: {error.message}", file=sys.stderr)
+        return service.REFUSED
+    about = "" if found.exact else " at most"
+    print(f"{found.nbytes} byte{about}; no shape takes more than {region['worst_bytes']} byte")
+    print(f"proof: {region['proof'] or 'samples only'}")
+    return service.DONE

@@ -168,7 +168,7 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.backends:
         options["backends"] = arguments.backends
     return {
-        "input_shapes": {k: dims(k, v) for k, v in pairs(arguments.input, "input").items()},
+        "input_shapes": input_shapes(arguments.input),
         "input_values": {k: number(k, v) for k, v in pairs(arguments.value, "value").items()},
         "input_ranges": {k: _range(k, v) for k, v in pairs(arguments.range, "range").items()},
         "input_storage": _storages(arguments.storage, "storage"),
@@ -190,12 +190,23 @@ def pairs(given: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def dims(name: str, text: str) -> list[int]:
-    """Dimensions of an input, from text such as 1x3x224x224."""
+def input_shapes(given: list[str]) -> dict[str, list[int | str]]:
+    """Shapes of inputs, from texts such as x=1x3x224x224 or ids=N<=8,L<=512."""
+    found = pairs([text.replace("<=", "\0") for text in given], "input")
+    return {name: dims(name, text.replace("\0", "<=")) for name, text in found.items()}
+
+
+def dims(name: str, text: str) -> list[int | str]:
+    """Dimensions of an input, from text such as 1x3x224x224; symbols are set apart by commas."""
+    if "," in text or re.fullmatch(r"[A-Za-z_]\w*((<=|:).*)?", text):
+        return [int(d) if d.strip().isdigit() else d.strip() for d in text.split(",")]
     try:
         return [int(d) for d in text.split("x")] if text else []
     except ValueError:
-        raise ValueError(f"--input {name}: expected dimensions such as 1x3x224x224, found {text!r}") from None
+        raise ValueError(
+            f"--input {name}: expected dimensions such as 1x3x224x224, found {text!r}; symbols are spelled "
+            "1,3,H:32..640%32,W<=640"
+        ) from None
 
 
 def number(name: str, text: str) -> int | float | bool:

@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -37,12 +38,14 @@ from app.settings import Settings, use_home
 from app.telemetry import logs
 
 _READER = -1  # the thread that reads requests, among those that `RunLimit` watches
+SWITCH_SECONDS = 5e-4  # that a request waits for the thread that builds programs, each time it needs Python
 logger = logging.getLogger("stowplan.executor")
 
 
 def run(config_json: str) -> None:
     """Serve until the supervisor has ended, or until SIGTERM and the answers to requests sent before it."""
     config = ExecutorConfig.from_json(config_json)
+    sys.setswitchinterval(SWITCH_SECONDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda *_: None)  # the descriptor below tells of it
@@ -211,7 +214,7 @@ class Executor:
                 self._schedule(request, inference)
             except InferenceError as error:
                 request.refuse(error)
-        for count in self._config.batches:
+        for count in () if built.early else self._config.batches:
             self._builder.want(shapes, count)
         if not self._config.batches:
             self._state["state"] = "ready"

@@ -5,11 +5,13 @@ What runs does not wait for what is being compiled.
 
 import faulthandler
 import importlib
+import itertools
+import logging
 import os
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -21,7 +23,9 @@ from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_answers import Answer
 from app.serving.oip_codec import Form
 
+logger = logging.getLogger("stowplan.executor")
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # by name, sorted
+MOST_SHARING = 1024  # programs of one region: tables of rows and sizes, some 300 KiB each for 100 steps
 
 
 BuildRequest = tuple[Shapes, int]  # shapes of one request, and how many are computed together
@@ -38,6 +42,7 @@ class Built:
 
     Attributes:
         rows: outputs in which several requests lie one by one.
+        early: no request has asked for it yet.
     """
 
     request: BuildRequest | None
@@ -46,10 +51,14 @@ class Built:
     rows: frozenset[str] = frozenset()
     rejection: str = ""
     is_fault: bool = False  # the request is not the cause
+    early: bool = False
 
 
 class Builder:
-    """Loads the model, and then builds programs in the order of the requests."""
+    """Loads the model, and then builds programs in the order of the requests.
+
+    While there are none, it builds those that share the memory of one that is there.
+    """
 
     def __init__(self, config: ExecutorConfig, cores: Sequence[Sequence[int]]) -> None:
         self._config = config
@@ -57,6 +66,8 @@ class Builder:
         self._build_requests: queue.SimpleQueue[BuildRequest | None] = queue.SimpleQueue()
         self._built: queue.SimpleQueue[Built] = queue.SimpleQueue()
         self._model: ServedModel | None = None
+        self._ahead: Iterator[tuple[Mapping[str, tuple[int, ...]], Program]] | None = None
+        self._looked_ahead = False
         self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when something was built
         self._build_requests.put(None)
         threading.Thread(target=self._run, name="builder", daemon=True).start()
@@ -75,13 +86,29 @@ class Builder:
 
     def _run(self) -> None:
         while True:
-            request = self._build_requests.get()
             # A clock of its own ends the process when this takes too long, whatever holds it up.
+            early = self._ahead is not None and self._build_requests.empty()
+            request = None if early else self._build_requests.get()
             faulthandler.dump_traceback_later(self._config.build_seconds, exit=True)
-            built = self._build(request)
+            built = self._early() if early else self._build(request)
             faulthandler.cancel_dump_traceback_later()
-            self._built.put(built)
-            os.eventfd_write(self.ready, 1)
+            if built is not None:
+                self._built.put(built)
+                os.eventfd_write(self.ready, 1)
+
+    def _early(self) -> Built | None:
+        """A program that nobody has asked for yet, if there is another one."""
+        assert self._ahead is not None
+        try:
+            shapes, program = next(self._ahead)
+        except StopIteration:
+            self._ahead = None
+        except Exception:  # a call that needs it is told
+            logger.exception("programs of further shapes are made when calls come")
+            self._ahead = None
+        else:
+            return Built((key_of(shapes), 1), programs=(program,), early=True)
+        return None
 
     def _build(self, request: BuildRequest | None) -> Built:
         try:
@@ -94,7 +121,11 @@ class Builder:
             if count > 1:
                 rows = self._model.rows_of_outputs(shapes, count)
                 shapes = {name: (shape[0] * count, *shape[1:]) for name, shape in shapes.items()}
-            return Built(request, programs=tuple(self._model.programs(shapes, self._cores)), rows=rows)
+            programs = tuple(self._model.programs(shapes, self._cores))
+            if programs[0].shares_memory and not self._looked_ahead:
+                self._looked_ahead = True
+                self._ahead = itertools.islice(self._model.ahead(), MOST_SHARING)
+            return Built(request, programs=programs, rows=rows)
         except EngineError as error:
             return Built(request, rejection=error.message, is_fault=request is None)
         except MemoryError:
@@ -158,10 +189,13 @@ class Ready:
 
 
 class Programs:
-    """The programs used last, at most `most` shapes; `drop` is told of others."""
+    """The programs used last, at most `most` shapes with memory of their own and `MOST_SHARING` that share it.
+
+    `drop` is told of others.
+    """
 
     def __init__(self, most: int, drop: Callable[[Ready], None]) -> None:
-        self._most = most
+        self._most = {False: most, True: MOST_SHARING}
         self._drop = drop
         self._kept: OrderedDict[Shapes, Ready] = OrderedDict()
 
@@ -176,7 +210,9 @@ class Programs:
         return ready
 
     def keep(self, shapes: Shapes, programs: tuple[Program, ...]) -> None:
-        """Add programs, in place of those that were used longest ago."""
+        """Add programs, in place of those of their kind that were used longest ago."""
         self._kept[shapes] = Ready(programs)
-        while len(self._kept) > self._most:
-            self._drop(self._kept.popitem(last=False)[1])
+        kind = programs[0].shares_memory
+        alike = [key for key, ready in self._kept.items() if ready.programs[0].shares_memory == kind]
+        for key in alike[: max(len(alike) - self._most[kind], 0)]:
+            self._drop(self._kept.pop(key))

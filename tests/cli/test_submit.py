@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from app.api.schemas.jobs import InputStorage, JobOptions
+from app.api.schemas.jobs import BindingsRequest, InputStorage, JobOptions
 from app.cli import bench, service, submit, sweep
 from app.cli.main import main
 from app.client import Job
@@ -81,6 +81,23 @@ def test_sparse_inputs_are_declared_on_the_command_line() -> None:
     assert submit.request(parser.parse_args(line))["value_storage"] == {
         "h": {"storage": "csr", "density": 0.5}
     }
+
+
+def test_symbols_are_asked_for_on_the_command_line() -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    line = ["m.onnx", "--input", "ids=N<=8,L:8..512%8", "--input", "x=1,3,H:32..640%32,H", "--input", "z=2x3"]
+    asked = submit.request(parser.parse_args([*line, "--input", "one=N", "--input", "s="]))
+    assert asked["input_shapes"] == {
+        "ids": ["N<=8", "L:8..512%8"],
+        "x": [1, 3, "H:32..640%32", "H"],
+        "z": [2, 3],
+        "one": ["N"],
+        "s": [],
+    }
+    assert BindingsRequest(input_shapes=asked["input_shapes"]).input_shapes == asked["input_shapes"]
+    with pytest.raises(ValueError, match="symbol 'H' has no bounds"):
+        BindingsRequest(input_shapes={"x": [1, "H"]})
 
 
 def test_the_name_of_a_library_cannot_leave_the_folder_of_artifacts(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -293,11 +293,16 @@ class ServedModel:
             raise InputError("ReduceMean 'mean' may mix requests: it reduces axis 0")
         return frozenset("y")
 
+    def ahead(self) -> Iterator[tuple[Mapping[str, tuple[int, ...]], "FakeProgram"]]:
+        return iter(())
+
 
 _MEETING = threading.Barrier(2)
 
 
 class FakeProgram:
+    shares_memory = False
+
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._x = np.zeros(shape, np.float32)
         self._y = np.zeros(shape, np.float32)

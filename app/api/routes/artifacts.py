@@ -14,8 +14,11 @@ from fastapi.responses import FileResponse
 from app.api.http import errors
 from app.api.routes.jobs import JobId
 from app.api.schemas.decisions import DecisionList
+from app.api.schemas.memory_plans import PeakAnswer, PeakRequest
 from app.api.service import Service, ServiceOf
-from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError, NodeNotFoundError
+from app.engine.memory.region_peak import peak_at
+from app.engine.types.errors import InputError
+from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError, NodeNotFoundError, RequestError
 from app.jobs.store import job_repository
 from app.jobs.worker.child_request import ARTIFACTS
 
@@ -122,6 +125,28 @@ def list_decisions(
             pointer="query:node",
         )
     return {"decisions": kept}
+
+
+@router.post(
+    "/{job_id}/peak",
+    summary="Ask what a shape takes before it runs",
+    responses=errors.responses(JobNotFoundError, ArtifactNotFoundError, RequestError),
+)
+def ask_peak(job_id: JobId, body: PeakRequest, service: ServiceOf) -> PeakAnswer:
+    """Bytes of the arena at shapes of the region of a job, by the formulas of its memory.json."""
+    memory = json.loads(service.blobs.path(_file(service, job_id, "memory.json")[0]).read_bytes())
+    region = memory.get(
+        "region", {"rejection": f"its shapes have no symbol, and take {memory['peak_bytes']} byte"}
+    )
+    if "rejection" in region:
+        raise RequestError(f"job {job_id!r} has no plan for a region: {region['rejection']}")
+    try:
+        found = peak_at(region, {name: tuple(dims) for name, dims in body.input_shapes.items()})
+    except InputError as error:
+        raise RequestError(error.message, pointer=error.pointer) from None
+    return PeakAnswer(
+        peak_bytes=found.nbytes, exact=found.exact, worst_bytes=region["worst_bytes"], proof=region["proof"]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 _MAX_INTEGER = 2**63 - 1
 Size = Annotated[int, Field(ge=1, le=_MAX_INTEGER)]
 Dimension = Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
+SymbolicDimension = Annotated[str, Field(min_length=1, max_length=100)]
 Integer = Annotated[int, Field(ge=-(2**63), le=_MAX_INTEGER)]
 Scalar = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=_MAX_INTEGER)] | StrictFloat
 Scope = Literal["read", "submit", "admin"]

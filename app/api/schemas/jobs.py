@@ -2,11 +2,24 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from app.api.schemas.fields import Dimension, Integer, Labels, Name, Scalar, Schema, Sha256, Size, State
+from app.api.schemas.fields import (
+    Dimension,
+    Integer,
+    Labels,
+    Name,
+    Scalar,
+    Schema,
+    Sha256,
+    Size,
+    State,
+    SymbolicDimension,
+)
 from app.engine.types import backend_names
+from app.engine.types.errors import InputError
 from app.engine.types.options import Choose, Export, Options, Policy, Preference, Semantics, Timings
+from app.engine.types.regions.region import region_of
 from app.engine.types.storage import DeclaredStorage
 
 _DEFAULTS = Options()
@@ -162,8 +175,11 @@ class InputStorage(Schema):
 class BindingsRequest(Schema):
     """Shapes, values and ranges of a model's inputs."""
 
-    input_shapes: dict[Name, list[Dimension]] = Field(
-        default_factory=dict, description="Dimensions by input name.", max_length=4096
+    input_shapes: dict[Name, list[Dimension | SymbolicDimension]] = Field(
+        default_factory=dict,
+        description="Dimensions by input name: numbers, or symbols whose sizes one program serves: `N<=8` (1 "
+        "to 8), `H:32..640%32` (multiples of 32), `N` (the same size as where its bounds are spelled).",
+        max_length=4096,
     )
     input_values: dict[Name, Scalar] = Field(
         default_factory=dict, description="Scalars by input name; they become constants.", max_length=4096
@@ -193,6 +209,15 @@ class BindingsRequest(Schema):
     )
     options: JobOptions = Field(default_factory=JobOptions)
     limits: JobLimits = Field(default_factory=JobLimits)
+
+    @field_validator("input_shapes")
+    @classmethod
+    def _symbols(cls, shapes: dict[str, list[int | str]]) -> dict[str, list[int | str]]:
+        try:
+            region_of(shapes)
+        except InputError as error:
+            raise ValueError(error.message) from None
+        return shapes
 
 
 class JobRequest(BindingsRequest):

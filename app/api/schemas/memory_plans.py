@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, StrictInt
 
-from app.api.schemas.fields import Name, Schema
+from app.api.schemas.fields import Dimension, Name, Schema
 from app.engine.memory.csv_table import LARGEST
 
 # The greedy placement is quadratic: about two seconds for so many.
@@ -64,4 +64,25 @@ class MemoryPlanAnswer(Schema):
     seconds: float = Field(description="Of solving, without loading.")
     load_seconds: float = Field(
         description="Of loading compiled code before; 0 where it was there or not needed."
+    )
+
+
+class PeakRequest(Schema):
+    """Shapes of the inputs of a job that have a symbol."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"input_shapes": {"x": [1, 3, 320, 320]}}]})
+
+    input_shapes: dict[Name, list[Dimension]] = Field(
+        description="Dimensions by input name; inputs without symbols may be left out.", max_length=4096
+    )
+
+
+class PeakAnswer(Schema):
+    """Memory of one shape of a region."""
+
+    peak_bytes: int = Field(description="Of the arena: values and workspaces, without weights.")
+    exact: bool = Field(description="Whether the program takes just this; else it takes no more.")
+    worst_bytes: int = Field(description="Of the shape of the region that takes most.")
+    proof: str = Field(
+        description="Proof that no shape takes more than the worst; empty where there is none beside samples."
     )

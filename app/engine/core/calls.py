@@ -39,17 +39,17 @@ class Constant:
         name: of the initializer that it was made from.
     """
 
-    __slots__ = ("_nbytes", "_source", "name")
+    __slots__ = ("_nbytes", "name", "source")
 
     def __init__(self, source: "Array | Callable[[], Array]", name: str = "") -> None:
-        self._source = source
+        self.source = source
         self._nbytes = -1
         self.name = name
 
     @property
     def array(self) -> "Array":
         """The array; made anew each time where the source is a function."""
-        made = self._source() if callable(self._source) else self._source
+        made = self.source() if callable(self.source) else self.source
         self._nbytes = made.nbytes
         return made
 

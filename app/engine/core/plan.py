@@ -38,13 +38,17 @@ Lanes = Literal["none", "zero", "f(0)", "undefined"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Implementation chosen for a group, its calls, and the memory that its values may share."""
+    """Implementation chosen for a group, its calls, and the memory that its values may share.
+
+    `tuning` is that of the planning context which it was lowered in.
+    """
 
     implementation: "Implementation"
     calls: tuple[Call, ...]
     inplace: tuple[tuple[ir.Value, ir.Value], ...] = ()  # (input, output) that may share memory
     seconds: float = 0.0  # predicted
     views: tuple[View, ...] = ()  # values that are not moved
+    tuning: str = ""
 
     def __repr__(self) -> str:
         """Name of the implementation."""

@@ -14,6 +14,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
+from app.engine.entry.region import region_json
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
 from app.engine.export.artifacts import write_libraries
 from app.engine.export.processors import processor_of
@@ -147,13 +148,14 @@ def optimize(
             if bindings.tensors and job.runs_here:
                 write_outputs(folder / "outputs.npz", verified.execution.outputs())
             verified.execution.close()
+            region = region_json(path, external, target, options, bindings, planned)
         heartbeat.progress("report", 0, 1)
         name = planned.graph.name or path.stem
         extra: Json = {"pareto": [dataclasses.asdict(p) for p in points], "training": training}
         extra["exports"] = write_libraries(verified.program, model.compiler, folder, name)
         if built is not None:
             extra["cuda"] = built
-        summary = _reported(job, model, verified, measured, extra)
+        summary = _reported(job, model, verified, measured, extra, region)
         heartbeat.progress("report", 1, 1)
         return summary
 
@@ -364,9 +366,14 @@ def _built(program: Program, folder: Path, progress: Progress) -> Json:
 
 
 def _reported(
-    job: _Job, model: _Model, verified: _Verified, measured: Measured | str, extra: Mapping[str, object]
+    job: _Job,
+    model: _Model,
+    verified: _Verified,
+    measured: Measured | str,
+    extra: Mapping[str, object],
+    region: Json,
 ) -> Json:
-    """Write the reports; returns the summary, with what is `extra` in it."""
+    """Write the reports, `region` into memory.json; returns the summary, with what is `extra` in it."""
     fused, plain = verified.program, verified.execution.plain
     if isinstance(measured, Measured):
         seconds, inner = measured.steps, measured.bodies
@@ -382,7 +389,7 @@ def _reported(
         summary["notes"].append(measured)
     files = [job.path, *job.external.values()]
     summary["memory"] = job.heartbeat.memory(sum(f.stat().st_size for f in files))
-    _write_reports(job.folder, fused, summary, timings, seconds, inner)
+    _write_reports(job.folder, fused, summary, timings, (seconds, inner), region)
     return summary
 
 
@@ -391,11 +398,11 @@ def _write_reports(
     fused: Program,
     summary: Json,
     timings: Json,
-    seconds: Sequence[float],
-    inner: Mapping[str, float],
+    times: tuple[Sequence[float], Mapping[str, float]],
+    region: Json,
 ) -> None:
-    compilation = fused.compilation
-    memory = report.memory_json(compilation)
+    compilation, (seconds, inner) = fused.compilation, times
+    memory = report.memory_json(compilation) | region
     decisions = decisions_json(compilation)
     _write(folder / "plan.json", report.plan_json(compilation))
     (folder / "plan.txt").write_text(text.text(compilation), encoding="utf-8")

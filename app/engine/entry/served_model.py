@@ -1,8 +1,10 @@
-"""A model that stays, and runs on every shape that its graph allows: one program for each."""
+"""A model that stays, and runs on every shape that its graph allows: one plan for each, or for a region."""
 
+import contextlib
 import dataclasses
 import gc
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,21 @@ from app.engine.operators.independent_rows import MixedRowsError
 from app.engine.planning import session
 from app.engine.planning.expansion import expanded
 from app.engine.planning.heartbeat import trim
+from app.engine.planning.regions.entry import region_of_model
+from app.engine.planning.regions.runner import Filled, RegionRunner
 from app.engine.planning.timing_cache import stored
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.cpu.weight_store import WeightStore
 from app.engine.runtime.inputs import samples
 from app.engine.types import map_type
-from app.engine.types.errors import GraphError
+from app.engine.types.errors import GraphError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 
 Shapes = Mapping[str, tuple[int, ...]]
 NO_FILES: Mapping[str, Path] = {}
+logger = logging.getLogger("stowplan.serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,8 @@ class ServedModel:
         inputs: what a call must give, in the model's order.
         outputs: what it returns.
         fixed: values of the inputs that the job bound.
-        first: shapes of the inputs as the job had them; None where it did not know them all.
+        first: shapes of the inputs as the job had them, of a region the largest; None where it did not know
+            them all.
 
     Raises:
         EngineError: the model cannot be used, or has inputs or outputs that are no tensors of numbers.
@@ -77,6 +83,10 @@ class ServedModel:
     ) -> None:
         self._path = path
         self._options = options
+        self._bindings = bindings
+        self._region: RegionRunner | None = None
+        self._made: set[tuple[int, ...]] = set()  # points that calls have asked for
+        self._unplanned = bindings.region is None  # whether every shape has a plan of its own
         self._external = external
         self._compiler = Compiler(kernels, processes=1)
         self._weights = None if weights is None else WeightStore(weights)
@@ -88,28 +98,78 @@ class ServedModel:
         self.outputs = tuple(_port(v, "output") for v in found.outputs)
         self.first = _known({p.name: bindings.shapes.get(p.name, p.shape) for p in self.inputs})
 
-    def program(self, shapes: Shapes) -> Executor:
-        """The executor for inputs of these shapes, see `programs`."""
+    def program(self, shapes: Shapes) -> Executor | Filled:
+        """The program for inputs of these shapes, see `programs`."""
         return self.programs(shapes, ((),))[0]
 
-    def programs(self, shapes: Shapes, cores: Sequence[Sequence[int]]) -> list[Executor]:
+    def programs(self, shapes: Shapes, cores: Sequence[Sequence[int]]) -> Sequence[Executor | Filled]:
         """Instances of one program for inputs of these shapes, which may run at once.
 
         Each has memory of its own but for weights, and its threads keep to its cores; without any they are
         left where they are. The thread that calls it is one of them.
 
-        Implementations are chosen from what was measured on this machine before: the job has
-        measured all for the shapes it had, others go by prediction where nothing was.
+        For one instance, shapes of the region of the job have one plan, whose rows were measured at the
+        largest. For others, and where no plan serves the region, implementations are chosen from what was
+        measured on this machine before: the job has measured all for the shapes it had, others go by
+        prediction where nothing was.
 
         Raises:
             EngineError: the graph refuses the shapes, or nothing can run it.
         """
+        if len(cores) == 1 and (found := self._of_region(shapes, cores[0])) is not None:
+            return [found]
         program, weights = self._planned(shapes), None
         if self._weights is not None:
             program, weights = self._weights.take(program)
             gc.collect()  # graphs are cyclic
             trim()
         return [Executor(program, self._compiler, weights=weights, cores=found) for found in cores]
+
+    def ahead(self) -> Iterator[tuple[Shapes, Filled]]:
+        """Programs of the region that no call asked for yet, the largest first; none without a region."""
+        if (runner := self._region) is None:
+            return
+        region = runner.program.region
+        fixed = {n: d for n, d in (self.first or {}).items() if n not in region.inputs}
+        for point in region.points():
+            if tuple(point.values()) not in self._made:
+                with contextlib.suppress(RegionError):  # it is told when a call comes
+                    yield fixed | region.shapes(point), runner.filled(point)
+
+    def _of_region(self, shapes: Shapes, cores: Sequence[int]) -> Filled | None:
+        """The program of the region at these shapes; None where its plan does not serve them."""
+        try:
+            if self._region is None and not self._unplanned:
+                self._region = self._runner(cores)
+            runner = self._region
+            point = None if runner is None else runner.program.region.point(shapes)
+            if runner is None or point is None:
+                return None
+            self._made.add(tuple(point.values()))
+            return runner.filled(point)
+        except RegionError as error:
+            if self._region is None:
+                self._unplanned = True
+            logger.warning("shapes %s have a program of their own: %s", dict(shapes), error.message)
+            return None
+
+    def _runner(self, cores: Sequence[int]) -> RegionRunner:
+        compiler, options = self._compiler, self._options
+        bindings = dataclasses.replace(self._bindings, tensors={}, shapes={**(self.first or {})})
+        program = region_of_model(
+            load(self._path, external=self._external),
+            host(),
+            options,
+            bindings,
+            load_registry(),
+            lambda c: session.measured(c, options, compiler),
+        )
+        told = ", ".join(map(str, program.region.symbols.values()))
+        runner = RegionRunner(program, compiler, cores)
+        logger.info(
+            "one plan for %s: %d kernels, %s", told, runner.kernels, "; ".join(program.notes) or "all rows"
+        )
+        return runner
 
     def rows_of_outputs(self, shapes: Shapes, count: int) -> frozenset[str]:
         """Names of outputs in which so many requests of these shapes, stacked along axis 0, lie one by one.

@@ -24,9 +24,11 @@ class PlanMemory:
     Attributes:
         failures: failed branches that the proof for buffers with parts may take, see
             `app.engine.memory.exact.partial_lifetimes`.
+        policies: whether those of other systems are replayed, for the report.
     """
 
     failures: int = 0
+    policies: bool = True
 
     name: ClassVar[str] = "plan_memory"
     reads: ClassVar[tuple[str, ...]] = ("implementation", "order", "buffers")
@@ -62,7 +64,9 @@ class PlanMemory:
             validate(Problem(storage.problem.buffers, max(budget, solution.peak)), solution)
         if storage.unplanned:
             compilation = replace(compilation, notes=(*compilation.notes, _outside(storage, budget)))
-        return compilation.with_plan(placement=_placement(compilation, storage, found))
+        return compilation.with_plan(
+            placement=_placement(compilation, storage, found, policies=self.policies)
+        )
 
 
 def _required(compilation: Compilation, found: Spread | None) -> Spread:
@@ -78,7 +82,9 @@ def _required(compilation: Compilation, found: Spread | None) -> Spread:
     return found
 
 
-def _placement(compilation: Compilation, storage: BufferAssignment, found: Spread) -> Placement:
+def _placement(
+    compilation: Compilation, storage: BufferAssignment, found: Spread, *, policies: bool
+) -> Placement:
     first, *_ = compilation.target.memories
     offsets, memory = dict(found.solution.offsets), dict.fromkeys(found.solution.offsets, first.name)
     for bank in found.banks:
@@ -117,7 +123,7 @@ def _placement(compilation: Compilation, storage: BufferAssignment, found: Sprea
     workspaces = {group: tuple(offsets[i] for i in ids) for group, ids in storage.workspaces.items()}
     ordered = tuple(sorted(buffers, key=lambda b: (b.first, b.offset, b.name)))
     kinds = {row.id: str(graph.dtype(row.values[0])) for row in storage.storages}
-    policies = tuple(replay(storage.problem.buffers, kinds))
+    replayed = tuple(replay(storage.problem.buffers, kinds)) if policies else ()
     activations = lower_bound(
         Problem(tuple(buffer_of(row, 1) for row in storage.storages if row.space == "arena"))
     )
@@ -128,7 +134,7 @@ def _placement(compilation: Compilation, storage: BufferAssignment, found: Sprea
         found.solution,
         storage.naive,
         activations,
-        policies,
+        replayed,
         storage.unplanned,
         {group: offsets[i] for group, i in storage.bodies.items()},
         found.banks,

@@ -231,7 +231,7 @@ def choose(
     seconds, tuning = ranking.compared[row]
     tuned = replace(context, tuning=tuning) if tuning else context
     inplace = row.inplace(group, tuned) if compilation.options.inplace else ()
-    choice = Choice(row, row.lower(group, tuned), inplace, seconds, candidates[row].granted)
+    choice = Choice(row, row.lower(group, tuned), inplace, seconds, candidates[row].granted, tuning or "")
     decision = Decision(
         group.name,
         group.op,

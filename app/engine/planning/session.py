@@ -155,8 +155,7 @@ def tuned(
     """
     if not is_host(compilation.target, host()):
         return compilation
-    if options.autotune:
-        compilation = _timed(compilation, options, compiler, progress, first)
+    compilation = measured(compilation, options, compiler, progress, first)
     if options.choose == "measured":
         from app.engine.planning.backend_assignment import by_subgraph
 
@@ -180,14 +179,19 @@ def raced(
     return whole_model.fastest_whole(compilation, options, compiler, planned, inputs, progress)
 
 
-def _timed(
+def measured(
     compilation: Compilation,
     options: Options,
     compiler: "Compiler",
-    progress: Callable[[int, int], None],
-    first: Callable[[Program], object],
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    first: Callable[[Program], object] = lambda _program: None,
 ) -> Compilation:
-    """The compilation with measured seconds of kernels, for the backends that choose node by node."""
+    """The compilation with measured seconds of kernels, for the backends that choose node by node.
+
+    Without `options.autotune` it stays as it is.
+    """
+    if not options.autotune:
+        return compilation
     from app.engine.planning import autotune
     from app.engine.planning.backend_assignment.bench import kernels_first
 

@@ -63,6 +63,10 @@ class SymbolError(GraphError, code="symbol-unsupported"):
     """Nodes that MXNet has no spelling of."""
 
 
+class RegionError(EngineError, code="region-not-planned"):
+    """No one program serves all shapes of a region, or the region is spelled for no input of the model."""
+
+
 class ExportError(EngineError, code="not-exportable"):
     """A program that cannot run outside this package."""
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from app.engine.types.regions.region import Region
 from app.engine.types.storage import DeclaredStorage, StorageKind
 
 Timings = Literal["auto", "measured", "predicted"]
@@ -149,7 +150,7 @@ class Bindings:
     """Bindings of the inputs before planning, and storage types of outputs.
 
     Attributes:
-        shapes: dimensions by input name.
+        shapes: dimensions by input name; of inputs with symbols the largest of the region.
         values: scalars by input name; such an input becomes a constant of the plan and stays
             in the exported signature.
         tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
@@ -157,6 +158,7 @@ class Bindings:
         storage: declared storage types by input name.
         value_storage: declared storage types by name of a value that a node of the main graph makes.
         returned: storage types by output name, which the model declares; other outputs are dense.
+        region: the shapes that one program shall serve; None for one shape.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -166,3 +168,4 @@ class Bindings:
     storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
     value_storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
     returned: Mapping[str, StorageKind] = field(default_factory=dict)
+    region: Region | None = None

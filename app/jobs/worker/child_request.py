@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from app.engine.types.accelerator import accelerator_of
 from app.engine.types.options import Bindings, Options
+from app.engine.types.regions.region import bound
 from app.engine.types.storage import DeclaredStorage
 from app.engine.types.target import Memory, Target
 
@@ -121,9 +122,15 @@ def options_of(spec: Mapping[str, Any]) -> Options:
 
 
 def bindings_of(spec: Mapping[str, Any]) -> Bindings:
-    """The bindings of a request."""
+    """The bindings of a request; shapes with symbols are a region.
+
+    Raises:
+        InputError: a symbol is spelled wrongly, see `region.region_of`.
+    """
+    shapes, region = bound(spec.get("shapes", {}))
     return Bindings(
-        shapes={k: tuple(v) for k, v in spec.get("shapes", {}).items()},
+        shapes=shapes,
+        region=region,
         values=dict(spec.get("values", {})),
         tensors=dict(spec.get("tensors", {})),
         ranges={k: (v[0], v[1]) for k, v in spec.get("ranges", {}).items()},

@@ -1,6 +1,6 @@
 """Interface of the engine for the service: `Settings.engine` names a module that implements it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +27,13 @@ class Port(Protocol):
 
 
 class Program(Protocol):
-    """A model for one set of input shapes."""
+    """A model for one set of input shapes.
+
+    Attributes:
+        shares_memory: whether it has its arena and weights together with programs of other shapes.
+    """
+
+    shares_memory: bool
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy the inputs."""
@@ -60,6 +66,9 @@ class ServedModel(Protocol):
 
         An error says why requests of these shapes cannot be computed together.
         """
+
+    def ahead(self) -> Iterator[tuple[Mapping[str, tuple[int, ...]], Program]]:
+        """Programs that share memory with one that is there, by shapes, before a call asks for them."""
 
 
 class Engine(Protocol):

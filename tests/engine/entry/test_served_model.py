@@ -8,8 +8,9 @@ import onnx.parser
 import pytest
 
 from app.engine.entry.served_model import Port, ServedModel
-from app.engine.types.errors import EngineError, GraphError
+from app.engine.types.errors import EngineError, GraphError, InputError
 from app.engine.types.options import Bindings, Options
+from app.engine.types.regions.region import bound
 from app.kernels.cpu.runtime.compiler import Compiler
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
@@ -46,6 +47,46 @@ def test_a_model_runs_on_every_shape_that_its_graph_allows(tmp_path: Path, compi
         program.close()
     with pytest.raises(EngineError):
         model.program({"x": (2, 4)})
+
+
+def test_a_region_has_one_plan_and_one_memory(tmp_path: Path, compiler: Compiler) -> None:
+    shapes, region = bound({"x": ["N:1..6%2", 3]})
+    model = served(tmp_path, compiler, bindings=Bindings(shapes=shapes, values={"scale": 2.0}, region=region))
+    assert model.first == {"x": (6, 3)}
+    programs = {rows: model.program({"x": (rows, 3)}) for rows in (6, 2)}
+    programs |= {dict(shapes)["x"][0]: program for shapes, program in model.ahead()}
+    assert list(programs) == [6, 2, 4], "those that were asked for are not made again"
+    for rows, program in programs.items():
+        assert program.shares_memory
+        x = np.arange(-3, rows * 3 - 3, dtype=np.float32).reshape(rows, 3)
+        program.feed({"x": x})
+        program.step()
+        np.testing.assert_array_equal(program.peek()["y"], np.maximum(x * 2, 0))
+        with pytest.raises(InputError, match=f"expected float32.{rows}, 3., found float32.9, 3."):
+            program.feed({"x": np.zeros((9, 3), np.float32)})
+    other = model.program({"x": (3, 3)})
+    assert not other.shares_memory, "3 is no multiple of 2"
+
+
+def test_a_model_without_one_plan_for_the_region_has_a_plan_for_each_shape(
+    tmp_path: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    model (float[N] x) => (float[N] y) {
+        shape = Shape (x)
+        count = Cast <to = 1> (shape)
+        y = Div (x, count)
+    }"""
+    shapes, region = bound({"x": ["N:2..6"]})
+    model = served(tmp_path, compiler, text, Bindings(shapes=shapes, region=region))
+    for rows in (6, 2):
+        program = model.program({"x": (rows,)})
+        assert not program.shares_memory
+        program.feed({"x": np.ones(rows, np.float32)})
+        program.step()
+        np.testing.assert_allclose(program.peek()["y"], np.full(rows, 1 / rows), rtol=1e-6)
+    assert list(model.ahead()) == []
+    assert "have a program of their own: the constant at position 1 of 'Div y' depends on" in caplog.text
 
 
 def test_shapes_that_the_job_did_not_know_are_not_planned_ahead(tmp_path: Path, compiler: Compiler) -> None:

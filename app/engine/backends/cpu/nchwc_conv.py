@@ -88,7 +88,7 @@ class Cut:
     step: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Geometry:
     """A convolution as the kernel sees it.
 
@@ -158,6 +158,11 @@ class Geometry:
         down = [(i + self.top) * self.line * self.x_lanes for i in self.down]
         along = [(j + self.left) * self.x_lanes for j in self.along[: 1 if self.side_by_side else None]]
         return pixels, np.array([c * plane + i + j for c in planes for i in down for j in along], np.int64)
+
+    def without_sizes(self) -> "Geometry":
+        """The same for any size of the image: what packed weights depend on."""
+        window = replace(self.window, batch=0, size=(0, 0, 0), out=(0, 0, 0))
+        return replace(self, window=window, rows=0, columns=0, h=0, w=0, copied=False)
 
     def weights(self, array: Array, *, paired: bool) -> Array:
         """Weights[outputs, channels, taps], or pairs of their channels."""
@@ -258,10 +263,12 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
 def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
     weights = graph.operand(group.anchor, 1)
     array, paired = graph.array(weights), dtype in tiles.BFLOAT_PAIRS
+    # Equal operands are packed once, for any number of shapes.
+    unsized, blocks = shape.without_sizes(), replace(parts, rows=0, step=0)
 
     def packed() -> Array:
         return tiles.in_right_element(
-            dtype, _panels(shape.weights(array, paired=paired), shape, parts, lanes)
+            dtype, _panels(unsized.weights(array, paired=paired), unsized, blocks, lanes)
         )
 
     return Constant(packed, weights.name or "")

@@ -21,7 +21,7 @@ from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.matrix_tiles import BEHIND, LANES
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Phased(Geometry):
     """A strip of blocks of 32 channels, which has the phases of the strides apart."""
 
@@ -65,7 +65,7 @@ class Phased(Geometry):
         return np.pad(pairs, ((0, 0), (0, self.window.channels - pairs.shape[1]), (0, 0)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Interleaved(Geometry):
     """A strip of a few planes whose channels lie side by side, as 2 or 4 bfloat16 of a pixel.
 

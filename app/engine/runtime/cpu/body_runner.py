@@ -1,7 +1,7 @@
 """A body of a control-flow node that is ready to run, in the memory of the program around it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Memory and threads that a body gets from the program around it.
+    """Memory and threads that a body gets from the program around it, or programs of several shapes share.
 
     Attributes:
         arena: bytes that its values live in.
         roots: bytes of inputs and outputs; it takes memory for the others.
+        packed: bytes of constants, by identity of the argument.
     """
 
     arena: Array
     roots: Mapping[ir.Value, Array]
     team: Team
+    packed: Mapping[int, Array] = field(default_factory=dict)
 
 
 class BodyRunner:

@@ -59,11 +59,14 @@ class Executor(ProgramExecutor):
             each step, so that a wrong plan shows in the outputs; after a step also the padded lanes
             that it leaves undefined. Slow; for tests.
         cores: cores to pin the team to; empty leaves threads where they are.
-        around: memory and threads of the program that runs it as a body; else it has its own.
+        around: memory and threads of the program that runs it as a body, or of that of another shape; else it
+            has its own.
         progress: called with (done, total) while kernels compile.
         weights: where it keeps its constants, of several programs; else it has memory of its own.
         drawn: inputs are drawn to take times; values that then store more than is declared are no error.
     """
+
+    shares_memory = False  # with programs of other shapes
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Executor(ProgramExecutor):
         self._pool = Pool(SMALL_BLOCK)  # of inputs and outputs
         self._weights = Weights() if weights is None else weights
         self._roots = {} if around is None else dict(around.roots)  # memory of inputs, outputs and weights
-        self._packed: dict[int, Array] = {}  # Constant arguments, by identity
+        self._packed = {} if around is None else dict(around.packed)  # Constant arguments, by identity
         self._excess = ExcessNumbers(self._pool, drawn=drawn)
         self._bodies: dict[str, BodyRunner] = {}  # by path
         self._driven: dict[Body, BodyRunner] = {}  # those that the compiled driver runs
@@ -94,7 +97,7 @@ class Executor(ProgramExecutor):
         self._compiler = compiler
         self._owns_team = around is None
         self._team = Team(program.compilation.options.threads, cores) if around is None else around.team
-        self._kernels = compiled(program, compiler, progress)
+        self._kernels = compiled(program.kernels, compiler, progress)
         self._dispatch_loop = compile_dispatch_loop()
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
@@ -111,7 +114,7 @@ class Executor(ProgramExecutor):
         }
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # The first kernel sequence, during whose inputs helpers can wake; a library has threads of its own.
-        self._woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
+        self.woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
         self._outputs = {
             v.name or "": (v, None if v in self._sparse else self.place_of(v)) for v in self._model.outputs
         }
@@ -123,6 +126,10 @@ class Executor(ProgramExecutor):
         self._alone, self._segments, self._work = None, (), []
         if self._owns_team:
             self._team.close()
+
+    def surroundings(self) -> Surroundings:
+        """Its memory and threads, for a program of another shape that runs when this one does not."""
+        return Surroundings(self._arena, dict(self._roots), self._team, dict(self._packed))
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """See `ProgramExecutor`; a library that runs all of it computes without copies."""
@@ -140,8 +147,8 @@ class Executor(ProgramExecutor):
         if inputs.keys() != self._inputs.keys():
             input_checks.check_complete(inputs, self._inputs)
             input_checks.check_known(inputs, self._inputs)
-        if self._woken is not None:
-            self._woken.wake()
+        if self.woken is not None:
+            self.woken.wake()
         self.forget()
         self._copy(inputs)
 

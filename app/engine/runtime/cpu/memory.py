@@ -37,17 +37,17 @@ def aligned(nbytes: int) -> Array:
 
 
 class Pool:
-    """Memory for many arrays that stay: pieces of blocks of some bytes or more, each on a cache line."""
+    """Memory for many arrays that stay: pieces of blocks of `block` byte or more, each on a cache line."""
 
     def __init__(self, block: int = BLOCK) -> None:
-        self._least = block
+        self._size = block
         self._block = aligned(0)
         self._used = 0
 
     def take(self, nbytes: int) -> Array:
         """Zeroed bytes that start on a cache line."""
         if self._used + nbytes > self._block.size:
-            self._block = aligned(max(nbytes, self._least))
+            self._block = aligned(max(nbytes, self._size))
             self._used = 0
         piece = self._block[self._used : self._used + nbytes]
         self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -57,7 +57,8 @@ class Pool:
 class Weights:
     """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
 
-    `read` is called after each large one: what it was made from is not needed any more.
+    `read` is called after each large one: what it was made from is not needed any more. `block` is the
+    least number of bytes that are taken at once.
     """
 
     def __init__(self, read: Callable[[], None] = lambda: None, block: int = BLOCK) -> None:

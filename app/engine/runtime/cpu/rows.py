@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from app.engine.core.calls import Body, BodyCall, Call, Jump, KernelCall
-from app.engine.core.program import Program
 from app.engine.types.errors import KernelError
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler
 from app.kernels.cpu.runtime.kernel_sequence import JumpRow, KernelRow, KernelSequence
@@ -17,13 +16,13 @@ Row = TypeVar("Row")
 
 
 def compiled(
-    program: Program, compiler: Compiler, progress: Callable[[int, int], None]
+    requests: Sequence[Request], compiler: Compiler, progress: Callable[[int, int], None]
 ) -> dict[Request, CompiledKernel]:
-    """Kernels of a program by what was asked of the compiler."""
+    """Kernels by what is asked of the compiler."""
     kernels = {}
-    with helped(compiler, program.kernels):
-        for done, key in enumerate(program.kernels):
-            progress(done, len(program.kernels))
+    with helped(compiler, requests):
+        for done, key in enumerate(requests):
+            progress(done, len(requests))
             name, types, static, takes_thread = key
             try:
                 kernels[key] = compiler.compile(name, types, static, takes_thread=takes_thread)

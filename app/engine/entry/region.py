@@ -1,0 +1,44 @@
+"""The region of a job: what its memory takes at any shape, before a program of it runs."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning.regions.entry import region_of_model
+from app.engine.planning.regions.memory import memory_formulas
+from app.engine.types.errors import RegionError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Target
+
+Json = dict[str, Any]
+
+
+def region_json(
+    path: Path,
+    external: Mapping[str, Path],
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    planned: Compilation,
+) -> Json:
+    """The part `region` of memory.json; nothing where the bindings have no symbol.
+
+    Rows are chosen by the timings of the plan at the largest shape, `planned`. Where no plan serves the
+    region, its only key is `rejection`, the reason.
+    """
+    if bindings.region is None:
+        return {}
+
+    def tuned(compilation: Compilation) -> Compilation:
+        return dataclasses.replace(compilation, timings=planned.timings)
+
+    try:
+        loaded = load(path, external=external)
+        program = region_of_model(loaded, target, options, bindings, load_registry(), tuned)
+        return {"region": memory_formulas(program)}
+    except RegionError as error:
+        return {"region": {"rejection": error.message}}

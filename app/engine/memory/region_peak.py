@@ -1,0 +1,65 @@
+"""The memory of a plan as formulas of symbols: a document, and the peak at any shape from it alone."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from app.engine.memory.problem import Buffer, Part, Problem, Solution
+from app.engine.memory.stacked import Stacking
+from app.engine.types.errors import InputError
+from app.engine.types.regions.formula import Formula
+from app.engine.types.regions.region import Point, Region, Symbol
+
+Json = dict[str, Any]
+
+
+class Peak(NamedTuple):
+    """Bytes of the arena at one shape; `exact` if that is what its program takes, else they are a bound."""
+
+    nbytes: int
+    exact: bool
+
+
+def formula_json(formula: Formula) -> Json:
+    """A formula as JSON: `text`, and `terms` of a coefficient and symbols, over `divisor`, rounded down."""
+    terms = [[c, list(m)] for m, c in formula.terms.items()]
+    return {"text": str(formula), "terms": terms, "divisor": formula.divisor}
+
+
+def formula_of(document: Mapping[str, Any]) -> Formula:
+    """The formula that `formula_json` wrote."""
+    return Formula({tuple(m): c for c, m in document["terms"]}, document["divisor"])
+
+
+def region_of(document: Mapping[str, Any]) -> Region:
+    """The region of a document."""
+    symbols = {name: Symbol(name, *bounds) for name, bounds in document["symbols"].items()}
+    return Region({name: tuple(dims) for name, dims in document["inputs"].items()}, symbols)
+
+
+def peak_at(document: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Peak:
+    """The peak at shapes of the inputs, from the part `region` of a memory.json.
+
+    Raises:
+        InputError: the shapes lie outside of the region.
+    """
+    region = region_of(document)
+    point = region.point(shapes)
+    if point is None:
+        raise InputError(region.rejection(shapes), pointer="/input_shapes")
+    return Peak(solution_at(document, point).peak, bool(document["exact"]))
+
+
+def solution_at(document: Mapping[str, Any], point: Point) -> Solution:
+    """Offsets and peak at a point."""
+    problem = Problem(tuple(_buffer(row, point) for row in document["buffers"]))
+    below = {row["id"]: dict(row["below"]) for row in document["buffers"]}
+    return Stacking(tuple(row["id"] for row in document["buffers"]), below).solution(problem)
+
+
+def _buffer(row: Mapping[str, Any], point: Point) -> Buffer:
+    parts = tuple(
+        Part(formula_of(p["offset"]).at(point), formula_of(p["bytes"]).at(point), p["lower"], p["upper"])
+        for p in row["parts"]
+    )
+    size = formula_of(row["bytes"]).at(point)
+    return Buffer(row["id"], row["lower"], row["upper"], size, row["alignment"], parts)

@@ -1,0 +1,1 @@
+"""Programs for regions of shapes: decided once, and filled in for every shape."""

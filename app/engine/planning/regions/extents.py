@@ -1,0 +1,245 @@
+"""Extents of a canonical graph in a region: dimensions, constants and attributes as formulas of symbols.
+
+The graph is made at samples of the region. Where its nodes are the same at all of them, the numbers that
+differ are formulas, each found from some samples and checked at all.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.graph import bodies
+from app.engine.types.errors import RegionError
+from app.engine.types.regions.formula import Formula, fitted
+from app.engine.types.regions.region import Point, Region
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Dims: TypeAlias = tuple[Formula, ...]
+Operand: TypeAlias = tuple[str, int]
+FEW = 64  # elements of a constant that are formulas one by one
+_NUMBERS = (ir.AttributeType.INT, ir.AttributeType.INTS)
+
+
+@dataclass(frozen=True, slots=True)
+class VaryingConstant:
+    """A constant of the canonical graph that depends on the shape.
+
+    Attributes:
+        dims: of its shape.
+        elements: of few integers; else None, and it is the first elements of `whole` along every axis.
+        whole: the array at the largest shape.
+    """
+
+    dims: Dims
+    elements: tuple[Formula, ...] | None
+    whole: Array
+
+    def at(self, point: Point) -> Array:
+        """The array at a point."""
+        shape = tuple(d.at(point) for d in self.dims)
+        if self.elements is not None:
+            return np.array([e.at(point) for e in self.elements], self.whole.dtype).reshape(shape)
+        return np.ascontiguousarray(self.whole[tuple(map(slice, shape))])
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Everything of a canonical graph that depends on the shape, by name.
+
+    Attributes:
+        dims: of every value that is a tensor.
+        constants: operands of nodes, by name of the node and position among its inputs.
+        attributes: integers, by names of node and attribute.
+    """
+
+    region: Region
+    dims: Mapping[str, Dims]
+    constants: Mapping[Operand, VaryingConstant]
+    attributes: Mapping[tuple[str, str], tuple[Formula, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A canonical graph at one point.
+
+    Attributes:
+        nodes: operators and wiring, constants without their names, and attributes without integers.
+    """
+
+    point: Point
+    nodes: tuple[tuple[object, ...], ...]
+    dims: Mapping[str, tuple[int, ...]]
+    constants: Mapping[Operand, ir.TensorProtocol]
+    attributes: Mapping[tuple[str, str], tuple[int, ...]]
+
+
+def extents(region: Region, canonical: Callable[[Point], ir.Model]) -> Extents:
+    """The extents of a model in a region; `canonical` makes its canonical graph at a point.
+
+    Where the graph is another one at the least sizes of some symbols, as broadcasts of one row are no
+    broadcasts, the region is left without them.
+
+    Raises:
+        RegionError: a part of the graph is no formula of the symbols, or the graph is another one elsewhere.
+    """
+    samples: dict[tuple[int, ...], _Sample] = {}
+
+    def sample(point: Point) -> _Sample:
+        key = tuple(point.values())
+        if key not in samples:
+            samples[key] = _sample(point, canonical(point))
+        return samples[key]
+
+    while True:
+        found = [sample(p) for p in region.samples()]
+        other = [s for s in found if s.nodes != found[0].nodes]
+        if not other:
+            return _unified(region, found)
+        region = _without(region, [s.point for s in other], _difference(found[0], other[0]))
+
+
+def _without(region: Region, points: Sequence[Point], difference: str) -> Region:
+    """The region without the least size of the symbols that have it at all of these points.
+
+    Raises:
+        RegionError: the points have no least size in common.
+    """
+    symbols = dict(region.symbols)
+    covered = [
+        name
+        for name, s in symbols.items()
+        if len(s.sizes) > 1
+        and any(p[name] == s.low for p in points)
+        and not any(p[name] == s.low for p in region.samples() if p not in points)
+    ]
+    if not all(any(p[name] == symbols[name].low for name in covered) for p in points):
+        told = ", ".join(f"{n}={v}" for n, v in points[0].items())
+        raise RegionError(f"the canonical graph at {told} is not that of the largest shape: {difference}")
+    return region.without_least(covered)
+
+
+def _difference(one: _Sample, other: _Sample) -> str:
+    pairs = zip(one.nodes, other.nodes)
+    a, b = next(((a, b) for a, b in pairs if a != b), (None, None))
+    if a is None or b is None:
+        return f"it has {len(other.nodes)} nodes instead of {len(one.nodes)}"
+    return f"{b[1]} {b[2]!r} of {b[3]} stands where {a[1]} {a[2]!r} of {a[3]} is"
+
+
+def _sample(point: Point, model: ir.Model) -> _Sample:
+    dims: dict[str, tuple[int, ...]] = {}
+    for value in graph.values(model.graph):
+        if value.is_graph_output() and graph.is_constant(value):
+            raise RegionError(f"output {value.name!r} is a constant", pointer=f"value:{value.name}")
+        if value.name and not graph.is_constant(value) and not graph.is_dynamic(value):
+            dims[value.name] = graph.static_shape(value)
+        elif value.name and not graph.is_constant(value):
+            raise RegionError(
+                f"value {value.name!r} has a shape that is known only when the graph runs",
+                pointer=f"value:{value.name}",
+            )
+    nodes: list[tuple[object, ...]] = []
+    attributes: dict[tuple[str, str], tuple[int, ...]] = {}
+    constants: dict[Operand, ir.TensorProtocol] = {}
+    for node in model.graph:
+        if bodies(node):
+            raise RegionError(
+                f"{node.op_type} {node.name!r} has a graph in its attributes; a region takes none",
+                pointer=f"node:{node.name}",
+            )
+        fixed = []
+        for name, attribute in sorted(node.attributes.items()):
+            if attribute.type in _NUMBERS:
+                value = attribute.value
+                numbers = (value,) if attribute.type == ir.AttributeType.INT else tuple(value)
+                attributes[node.name or "", name] = tuple(int(v) for v in numbers)
+                fixed.append((name, len(numbers)))
+            else:
+                fixed.append((name, _content(attribute)))  # type: ignore[arg-type]  # any hashable
+        constants |= {
+            (node.name or "", at): v.const_value
+            for at, v in enumerate(node.inputs)
+            if v is not None and v.const_value is not None and graph.is_constant(v)
+        }
+        read = tuple(v and (v.dtype if graph.is_constant(v) else v.name) for v in node.inputs)
+        made = tuple(v.name for v in node.outputs)
+        nodes.append((node.domain, node.op_type, node.name, read, made, tuple(fixed)))
+    return _Sample(point, tuple(nodes), dims, constants, attributes)
+
+
+def _content(attribute: ir.Attr) -> object:
+    """An attribute without integers as something to compare."""
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.value
+        return tensor.dtype, tuple(tensor.shape), tensor.tobytes()
+    return tuple(attribute.value) if isinstance(attribute.value, list | tuple) else attribute.value
+
+
+def _unified(region: Region, samples: Sequence[_Sample]) -> Extents:
+    points = [s.point for s in samples]
+    first = samples[0]
+
+    def formulas(rows: Sequence[tuple[int, ...]], what: str) -> tuple[Formula, ...]:
+        if len({len(row) for row in rows}) != 1:
+            raise RegionError(f"{what} has {sorted({len(r) for r in rows})} numbers, by shape")
+        found = []
+        for at, numbers in enumerate(zip(*rows)):
+            formula = fitted(region, points, numbers)
+            if formula is None:
+                shown = ", ".join(f"{dict(p)}: {n}" for p, n in list(zip(points, numbers))[:4])
+                raise RegionError(
+                    f"{what}: number {at} is no formula of {', '.join(region.symbols)} ({shown}, ...); "
+                    "a divisor of the symbol, such as %8 or %32, makes more of them"
+                )
+            found.append(formula)
+        return tuple(found)
+
+    names = [n for n in first.dims if all(n in s.dims for s in samples)]
+    dims = {n: formulas([s.dims[n] for s in samples], f"the shape of {n!r}") for n in names}
+    attributes = {
+        key: formulas([s.attributes[key] for s in samples], f"attribute {key[1]!r} of {key[0]!r}")
+        for key, numbers in first.attributes.items()
+        if any(s.attributes[key] != numbers for s in samples)
+    }
+    constants = {}
+    for operand in first.constants:
+        found = _constant(operand, [s.constants[operand] for s in samples], formulas)
+        if found is not None:
+            constants[operand] = found
+    return Extents(region, dims, constants, attributes)
+
+
+def _constant(
+    operand: Operand,
+    tensors: Sequence[ir.TensorProtocol],
+    formulas: Callable[[Sequence[tuple[int, ...]], str], tuple[Formula, ...]],
+) -> VaryingConstant | None:
+    """A constant operand of a node that depends on the shape; None where it is the same at all samples."""
+    if all(t is tensors[0] for t in tensors):
+        return None
+    arrays = [t.numpy() for t in tensors]
+    whole = arrays[0]
+    what = f"the constant at position {operand[1]} of {operand[0]!r}"
+    if all(a.shape == whole.shape and _is_begin(a, whole) for a in arrays):
+        return None
+    elements = None
+    if whole.dtype.kind in "iu" and whole.size <= FEW and len({a.shape for a in arrays}) == 1:
+        elements = formulas([tuple(map(int, a.reshape(-1))) for a in arrays], what)
+    elif not all(_is_begin(a, whole) for a in arrays):
+        raise RegionError(
+            f"{what} depends on the shape, and is not the beginning of that of the largest shape",
+            pointer=f"node:{operand[0]}",
+        )
+    return VaryingConstant(formulas([a.shape for a in arrays], f"the shape of {what}"), elements, whole)
+
+
+def _is_begin(array: Array, whole: Array) -> bool:
+    """True if an array is the first elements of another along every axis."""
+    if array.ndim != whole.ndim or array.dtype != whole.dtype:
+        return False
+    begin = whole[tuple(map(slice, array.shape))]
+    return np.array_equal(array, begin, equal_nan=array.dtype.kind == "f")

@@ -1,0 +1,93 @@
+"""The memory of a region's plan as a document of formulas, see `app.engine.memory.region_peak`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.engine.memory.problem import Buffer
+from app.engine.memory.region_peak import formula_json, solution_at
+from app.engine.planning.regions.program import RegionProgram
+from app.engine.types.errors import RegionError
+from app.engine.types.regions.formula import Formula, constant, fitted
+from app.engine.types.regions.region import Point, Region
+
+Json = dict[str, Any]
+ENUMERATED = 4096  # points of a region at which the worst case is proved one by one
+
+
+def memory_formulas(program: RegionProgram) -> Json:
+    """The part `region` of memory.json: sizes by formula, which buffer lies above which, and the worst case.
+
+    A size without a formula counts as at the largest shape; the document is a bound then, not `exact`.
+
+    Raises:
+        RegionError: the peak by the document is not that of the program at a sample.
+    """
+    region = program.region
+    points = region.samples()
+    placed = [program.at(p) for p in points]
+    buffers = [
+        {b.id: b for b in p.compilation.plan.require("buffers").assignment.problem.buffers} for p in placed
+    ]
+    rows, exact, monotone = [], True, True
+    for name in program.stacking.order:
+        row, formulas = _row(region, points, [b[name] for b in buffers])
+        known = [f for f in formulas if f is not None]
+        exact &= len(known) == len(formulas)
+        monotone &= not row["parts"] and all(f.is_monotone for f in known)
+        rows.append(row | {"below": dict(program.stacking.below[name])})
+    document: Json = {
+        "symbols": {n: [s.low, s.high, s.step] for n, s in region.symbols.items()},
+        "inputs": {n: list(dims) for n, dims in region.inputs.items()},
+        "points": region.count,
+        "buffers": rows,
+        "exact": exact,
+        "notes": list(program.notes),
+    }
+    for point, plan in zip(points, placed):
+        found = solution_at(document, point).peak
+        if found < plan.arena_bytes or (exact and found != plan.arena_bytes):
+            raise RegionError(
+                f"at {dict(point)} the formulas give {found} byte, the plan {plan.arena_bytes} byte"
+            )
+    return document | _worst(document, region, monotone=monotone)
+
+
+def _row(
+    region: Region, points: Sequence[Point], found: Sequence[Buffer]
+) -> tuple[Json, list[Formula | None]]:
+    """A buffer of the document, and its formulas; None for those that were not found."""
+    first = found[0]
+    formulas = [fitted(region, points, [b.size for b in found])]
+    lives = [tuple((p.lower, p.upper) for p in b.parts) for b in found]
+    parts = []
+    if all(life == lives[0] for life in lives):
+        for at, part in enumerate(first.parts):
+            offset = fitted(region, points, [b.parts[at].offset for b in found])
+            size = fitted(region, points, [b.parts[at].size for b in found])
+            formulas += [offset, size]
+            if offset is not None and size is not None:
+                ends = {"offset": formula_json(offset), "bytes": formula_json(size)}
+                parts.append(ends | {"lower": part.lower, "upper": part.upper})
+    if len(parts) != len(first.parts) or formulas[0] is None:
+        formulas.append(None)
+        parts = []
+    row: Json = {
+        "id": first.id,
+        "lower": first.lower,
+        "upper": first.upper,
+        "alignment": first.alignment,
+        "bytes": formula_json(formulas[0] or constant(max(b.size for b in found))),
+        "parts": parts,
+    }
+    return row, formulas
+
+
+def _worst(document: Json, region: Region, *, monotone: bool) -> Json:
+    """The peak of the worst case and what proves that no shape takes more; empty where nothing does."""
+    peak = solution_at(document, region.largest).peak
+    if monotone:
+        return {"worst_bytes": peak, "proof": "no size falls where a symbol grows"}
+    if region.count <= ENUMERATED:
+        worst = max(solution_at(document, point).peak for point in region.points())
+        return {"worst_bytes": worst, "proof": "every shape"}
+    return {"worst_bytes": peak, "proof": ""}

@@ -1,0 +1,86 @@
+"""Packed weights of the programs of a region: one copy of those that are the same at several shapes."""
+
+import functools
+from collections.abc import Collection
+from dataclasses import replace
+from types import FunctionType
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.group import Group
+
+MIN_SHARED = 4096  # byte of an array from which on it is looked for: tables of sizes differ at every shape
+VARIANTS = 4  # arrays of one argument that are kept; a row that cuts its work by the shape packs by the shape
+
+
+class Packed:
+    """Constants by call and argument; what is the same as before is taken from there.
+
+    Args:
+        varying: constants of the graph that depend on the shape; what is made of them is not shared.
+    """
+
+    def __init__(self, varying: Collection[ir.Value] = ()) -> None:
+        self._varying = frozenset(varying)
+        self._known: dict[tuple[str, int, int], list[Constant]] = {}
+        self._shared_ids: set[int] = set()
+
+    def has(self, constant: Constant) -> bool:
+        """True if programs of several shapes may have a constant, which stays."""
+        return id(constant) in self._shared_ids
+
+    def kept(self, group: Group, index: int, call: Call) -> Call:
+        """A call of a group with its constants from earlier shapes, where they are the same."""
+        if not isinstance(call, KernelCall) or not self._varying.isdisjoint(group.inputs):
+            return call
+        arguments = list(call.arguments)
+        for at, argument in enumerate(arguments):
+            if isinstance(argument, Constant) and _is_large(argument):
+                arguments[at] = self._shared((group.name, index, at), argument)
+        return replace(call, arguments=tuple(arguments))
+
+    def _shared(self, key: tuple[str, int, int], constant: Constant) -> Constant:
+        found = self._known.setdefault(key, [])
+        for known in found:
+            if same(known.source, constant.source):
+                return known
+        if len(found) < VARIANTS:
+            found.append(constant)
+            self._shared_ids.add(id(constant))
+        return constant
+
+
+def _is_large(constant: Constant) -> bool:
+    return callable(constant.source) or constant.source.nbytes >= MIN_SHARED
+
+
+def same(one: object, other: object) -> bool:
+    """True if two operands are known to be the same; functions are if their text and operands are.
+
+    Nothing is computed: what cannot be told is not the same.
+    """
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        return one.__array_interface__ == other.__array_interface__ or np.array_equal(one, other)
+    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
+        cells = zip(one.__closure__ or (), other.__closure__ or ())
+        return (
+            one.__code__ is other.__code__
+            and same(one.__defaults__, other.__defaults__)
+            and all(same(a.cell_contents, b.cell_contents) for a, b in cells)
+        )
+    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
+        return same(one.func, other.func) and same(one.args, other.args) and one.keywords == other.keywords
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    try:
+        return bool(one == other)
+    except ValueError:  # arrays inside
+        return False

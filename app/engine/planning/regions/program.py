@@ -1,0 +1,277 @@
+"""One plan for a region of shapes: decisions are made once, sizes are filled in for each shape.
+
+The graph of the plan gets the shapes of a point, and every row that was chosen lowers its group again: that
+takes milliseconds, measures nothing and compiles nothing, since kernels take sizes as arguments. What rows
+say of themselves is asked at every point, so a program is made only where all of them apply.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from app.engine.buffers.buffer_assignment import build, outputs_of, view_classes
+from app.engine.core import graph, program
+from app.engine.core.calls import Excess, KernelCall
+from app.engine.core.group import Group
+from app.engine.core.placement import OrderedBuffers
+from app.engine.core.plan import Choice, Compilation
+from app.engine.core.program import Program
+from app.engine.core.registry import PlanningContext
+from app.engine.layouts.conversions import DOMAIN
+from app.engine.memory.stacked import stacked
+from app.engine.passes.plan_memory import PlanMemory
+from app.engine.planning.regions.extents import Dims, Extents, VaryingConstant
+from app.engine.planning.regions.packed import Packed
+from app.engine.types.errors import RegionError
+from app.engine.types.options import Denied, MemoryConcessions
+from app.engine.types.regions.region import Point
+from app.kernels.cpu.runtime.parallel import Request
+
+ROUNDS = 8  # of plans, each without the rows that some shape refuses
+COVERED = 1024  # points at which groups are lowered whose kernels have sizes as constants
+
+Build = Callable[[MemoryConcessions], Program]
+
+
+class RowRefusedError(RegionError):
+    """A row of the plan does not compute its group at a point."""
+
+    def __init__(self, denied: Denied, message: str) -> None:
+        super().__init__(message, pointer=f"node:{denied[0]}")
+        self.denied = denied
+
+
+class RegionProgram:
+    """A plan for every shape of a region.
+
+    Its graph has the shapes of the point that was asked for last: programs of several points are bound to
+    memory one after the other, each before the next is made. One thread may ask.
+
+    Attributes:
+        region: the shapes that it serves.
+        notes: rows that were passed over, as some shape refuses them.
+        varying: constants of the graph that depend on the shape.
+        packed: constants that its programs share.
+        stacking: which buffer lies above which, at every point.
+    """
+
+    def __init__(self, largest: Program, extents: Extents, notes: tuple[str, ...] = ()) -> None:
+        self.region = extents.region
+        self.notes = notes
+        self._extents = extents
+        self._program = largest
+        self._compilation = largest.compilation
+        self._constants = _constants(largest.compilation, extents)
+        self.varying = frozenset(self._constants)
+        self.packed = Packed(self.varying)
+        self._kernels: dict[Request, None] = {}
+        self._kernels_by_group: dict[str, set[tuple[Request, ...]]] = {}
+        self._values = _shaped(largest.compilation, extents)
+        plan = largest.compilation.plan
+        buffers = plan.require("buffers")
+        self.stacking = stacked(buffers.assignment.problem, largest.placement.solution)
+        self._whole = build(largest.compilation).problem == buffers.assignment.problem
+
+    def at(self, point: Point) -> Program:
+        """The program at a point.
+
+        Raises:
+            RowRefusedError: a row does not compute its group there.
+            RegionError: values share memory there in another way than at the largest shape.
+        """
+        self._resize(point)
+        before = self._compilation
+        context = PlanningContext.of(before, before.plan.require("storage"))
+        fresh = {g: Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op) for g in before.plan.require("order")}
+        chosen = {
+            fresh[group]: self._choice(fresh[group], choice, context)
+            for group, choice in before.plan.require("implementation").items()
+        }
+        compilation = before.with_plan(
+            implementation=chosen,
+            fusion={node: fresh[g] for node, g in before.plan.require("fusion").items()},
+            order=tuple(fresh.values()),
+            buffers=None,
+            placement=None,
+        )
+        return self._placed(compilation, point)
+
+    @property
+    def kernels(self) -> tuple[Request, ...]:
+        """The distinct kernels of all programs that were made, and those that `cover` found."""
+        return tuple(self._kernels)
+
+    def cover(self) -> None:
+        """Find the kernels of every shape: a few rows write sizes into the text of theirs.
+
+        Only groups with several kernels so far are lowered, at COVERED points evenly spaced.
+        """
+        plan = self._compilation.plan
+        context = PlanningContext.of(self._compilation, plan.require("storage"))
+        several = [
+            (group, choice)
+            for group, choice in plan.require("implementation").items()
+            if len(self._kernels_by_group.get(group.name, ())) > 1
+        ]
+        step = -(-self.region.count // COVERED)
+        for point in itertools.islice(self.region.points(), 0, None, step) if several else ():
+            self._resize(point)
+            for g, choice in several:
+                with contextlib.suppress(RowRefusedError):  # that point has a program of its own
+                    fresh = Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op)
+                    self._count(g, self._choice(fresh, choice, context))
+
+    def _count(self, group: Group, choice: Choice) -> None:
+        requests = tuple(c.request for c in choice.calls if isinstance(c, KernelCall))
+        self._kernels |= dict.fromkeys(requests)
+        self._kernels_by_group.setdefault(group.name, set()).add(requests)
+
+    def _resize(self, point: Point) -> None:
+        """Give the graph the shapes, constants and attributes of a point."""
+        for value, dims in self._values:
+            value.shape = ir.Shape(tuple(d.at(point) for d in dims))
+        for value, varying in self._constants.items():
+            array = varying.at(point)
+            value.const_value = ir.Tensor(array, name=value.name)
+            value.shape = ir.Shape(array.shape)
+        nodes = {n.name: n for n in self._compilation.graph} if self._extents.attributes else {}
+        for (node, name), formulas in self._extents.attributes.items():
+            numbers = [f.at(point) for f in formulas]
+            attribute = nodes[node].attributes[name]
+            scalar = attribute.type == ir.AttributeType.INT
+            nodes[node].attributes[name] = ir.Attr(name, attribute.type, numbers[0] if scalar else numbers)
+
+    def _choice(self, group: Group, before: Choice, context: PlanningContext) -> Choice:
+        row = before.implementation
+        shared = {view[:2] for view in before.views}
+        views = tuple(v for v in row.views(group, context) if v[:2] in shared) if shared else ()
+        reason = row.rejection_reason(group, context)
+        if reason is None and len(views) != len(shared):
+            reason = "values that lie in others do not there"
+        if reason is None:
+            reason = self._misplaced(group, row.required_layouts(group, context))
+        tuned = replace(context, tuning=before.tuning, granted=frozenset(views))
+        if reason is None and not set(before.inplace) <= set(row.inplace(group, tuned)):
+            reason = "what is computed in place cannot be there"
+        if reason is not None:
+            raise _refused(group, before, reason)
+        calls = tuple(self.packed.kept(group, i, c) for i, c in enumerate(row.lower(group, tuned)))
+        for call in calls:
+            if not isinstance(call, KernelCall):
+                raise _refused(group, before, "it runs outside the compiled driver")
+            if any(isinstance(a, Excess) for a in call.arguments):
+                raise _refused(group, before, "what it stores has a bound that a run may exceed")
+        return replace(before, calls=calls, views=views)
+
+    def _misplaced(self, group: Group, required: Mapping[ir.Value, object]) -> str | None:
+        """Reason why the layouts that a row asks for are not those of the plan; None where they are."""
+        layouts = self._compilation.plan.require("layout")
+        for value in (*group.inputs, *group.outputs):
+            if value.name and not graph.is_constant(value):
+                wanted = required.get(value)
+                if wanted != layouts[value] and not (wanted is None and layouts[value].is_plain):
+                    return f"it asks for {value.name!r} {wanted or 'row-major'}, which is {layouts[value]}"
+        return None
+
+    def _placed(self, compilation: Compilation, point: Point) -> Program:
+        told = ", ".join(f"{n}={v}" for n, v in point.items())
+        try:
+            assignment = build(compilation, whole=self._whole)
+            solution = self.stacking.solution(assignment.problem)
+            buffers = OrderedBuffers(assignment, solution)
+            found = program.build(PlanMemory(policies=False)(compilation.with_plan(buffers=buffers)))
+        except ValueError as cause:
+            classes = view_classes(compilation)
+            for group, choice in compilation.plan.require("implementation").items():
+                for reason in classes.share(choice.views, outputs_of(group)).values():
+                    raise _refused(group, choice, reason) from cause
+            raise RegionError(f"at {told} values share memory in another way: {cause}") from cause
+        for group, choice in compilation.plan.require("implementation").items():
+            self._count(group, choice)
+        return found
+
+
+def _refused(group: Group, choice: Choice, reason: str) -> RowRefusedError:
+    row = choice.implementation
+    denied = group.name, row.name
+    return RowRefusedError(
+        denied, f"{group.op} {group.name!r}: {row.name} does not serve the region: {reason}"
+    )
+
+
+def _shaped(compilation: Compilation, extents: Extents) -> tuple[tuple[ir.Value, Dims], ...]:
+    """Values of the plan's graph whose shape depends on the point, with the formulas of their dimensions.
+
+    Raises:
+        RegionError: of a value that a pass added no formula is known.
+    """
+    dims = dict(extents.dims)
+    for node in compilation.graph:
+        if node.domain == DOMAIN and (source := node.inputs[0]) is not None:
+            # A conversion holds the same values; one that makes an output has taken the name of its operand.
+            ends = source.name or "", node.outputs[0].name or ""
+            known = next((dims[name] for name in ends if name in dims), None)
+            if known is not None and source.shape == node.outputs[0].shape:
+                dims |= dict.fromkeys((name for name in ends if name not in dims), known)
+    found = []
+    for value in graph.values(compilation.graph):
+        name = value.name or ""
+        if not name:
+            continue
+        if name in dims:
+            if not all(d.is_constant for d in dims[name]):
+                found.append((value, dims[name]))
+        elif not graph.is_constant(value):
+            raise RegionError(f"value {name!r}: a pass added it, and no formula of its shape is known")
+    return tuple(found)
+
+
+def _constants(compilation: Compilation, extents: Extents) -> dict[ir.Value, VaryingConstant]:
+    """Constants of the plan's graph that depend on the shape.
+
+    Raises:
+        RegionError: several nodes read one constant, which depends on the shape for some of them.
+    """
+    nodes = {n.name: n for n in compilation.graph}
+    found: dict[ir.Value, VaryingConstant] = {}
+    for (name, position), varying in extents.constants.items():
+        value = nodes[name].inputs[position] if name in nodes else None
+        if value is None or not graph.is_constant(value):
+            raise RegionError(f"a pass replaced {name!r} or its constant, which depends on the shape")
+        for node, index in value.uses():
+            other = extents.constants.get((node.name or "", index))
+            if other is None or (other.dims, other.elements) != (varying.dims, varying.elements):
+                raise RegionError(f"{node.name!r} and {name!r} read one constant in different shapes")
+        found[value] = varying
+    return found
+
+
+def region_program(build_plan: Build, extents: Extents) -> RegionProgram:
+    """The program of a region: the plan of its largest shape, of rows that all samples accept.
+
+    Raises:
+        RegionError: no such plan was found; the message names the last row, and the reason.
+    """
+    denied: frozenset[Denied] = frozenset()
+    notes: list[str] = []
+    samples = tuple(extents.region.samples())
+    for _ in range(ROUNDS):
+        found = RegionProgram(build_plan(MemoryConcessions(denied=denied)), extents, tuple(notes))
+        refused: dict[Denied, RowRefusedError] = {}
+        for point in samples:
+            try:
+                found.at(point)
+            except RowRefusedError as error:
+                refused.setdefault(error.denied, error)
+        if not refused:
+            found.cover()
+            return found
+        again = [error for key, error in refused.items() if key in denied]
+        if again:
+            raise again[0]
+        denied |= refused.keys()
+        notes += [e.message for e in refused.values()]
+    raise RegionError(f"after {ROUNDS} plans rows were still refused somewhere: {notes[-1]}")

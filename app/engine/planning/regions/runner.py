@@ -1,0 +1,142 @@
+"""The programs of a region in one memory: one arena, one copy of the weights, one team of threads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from app.engine.core import graph
+from app.engine.core.calls import Constant, KernelCall
+from app.engine.core.program import Program
+from app.engine.planning.regions.program import RegionProgram
+from app.engine.runtime.cpu.body_runner import Surroundings
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.memory import Array, Weights, aligned
+from app.engine.runtime.cpu.rows import compiled
+from app.engine.types.errors import InputError, RegionError
+from app.engine.types.regions.region import Point
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.driver import Team
+
+TABLES = 1 << 16  # byte of a block of memory for tables of sizes, of which every shape has its own
+
+
+class RegionRunner:
+    """Binds programs of a region to memory that they share: one of them runs at a time.
+
+    Args:
+        program: of the region; its points are asked for by this runner alone.
+        compiler: where machine code comes from.
+        cores: cores to pin the team to; empty leaves threads where they are.
+
+    Attributes:
+        arena_bytes: of the largest shape, which no other exceeds.
+        kernels: how many the region needs, as far as is known; they are compiled before the first run.
+    """
+
+    def __init__(self, program: RegionProgram, compiler: Compiler, cores: Sequence[int] = ()) -> None:
+        self.program = program
+        self._compiler = compiler
+        self._weights = Weights()
+        largest = program.at(program.region.largest)
+        self.arena_bytes = largest.arena_bytes
+        self._team = Team(largest.compilation.options.threads, cores)
+        self._packed: dict[int, Array] = {}
+        values = (*largest.compilation.graph.inputs, *largest.compilation.graph.outputs)
+        roots = {v: aligned(graph.nbytes(v)) for v in values}
+        self._around = Surroundings(aligned(self.arena_bytes), roots, self._team)
+        self.kernels = len(compiled(program.kernels, compiler, lambda _done, _total: None))
+        first = self._bound(largest, self._weights)
+        kept = {v: a for v, a in first.surroundings().roots.items() if v not in program.varying}
+        self._around = Surroundings(self._around.arena, kept, self._team)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the packed weights that its programs share."""
+        return sum(a.size for a in self._packed.values())
+
+    def filled(self, point: Point) -> "Filled":
+        """The program at a point, ready to run.
+
+        Raises:
+            RegionError: the plan does not serve the point, see `RegionProgram.at`, or needs more memory than
+                at the largest shape.
+        """
+        found = self.program.at(point)
+        for value in (*found.compilation.graph.inputs, *found.compilation.graph.outputs):
+            if graph.nbytes(value) > self._around.roots[value].size:
+                shape = graph.static_shape(value)
+                raise RegionError(f"{value.name!r} is larger than at the largest shape: {list(shape)}")
+        if found.arena_bytes > self.arena_bytes:
+            raise RegionError(
+                f"the arena takes {found.arena_bytes} byte at {dict(point)}, "
+                f"{self.arena_bytes} byte at the largest shape"
+            )
+        return Filled(self._bound(found, Weights(block=TABLES)))
+
+    def _bound(self, program: Program, tables: Weights) -> Executor:
+        for step in program.steps:
+            for call in step.calls:
+                for argument in call.arguments if isinstance(call, KernelCall) else ():
+                    if isinstance(argument, Constant) and self.program.packed.has(argument):
+                        self._pack(argument)
+        around = replace(self._around, packed=self._packed)
+        return Executor(program, self._compiler, around=around, weights=tables)
+
+    def _pack(self, constant: Constant) -> None:
+        if id(constant) not in self._packed:
+            self._packed[id(constant)] = self._weights.keep(constant.array)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._team.close()
+
+
+class Filled:
+    """A program at one point: rows of the compiled driver, and where inputs and outputs lie.
+
+    It runs in the memory of its runner, so another program's run ends its outputs.
+    """
+
+    shares_memory = True
+
+    def __init__(self, executor: Executor) -> None:
+        model = executor.program.compilation.graph
+        self._inputs = {v.name or "": executor.array(v) for v in model.inputs}
+        self._outputs: dict[str, object] = {v.name or "": executor.array(v) for v in model.outputs}
+        self._segments = executor.segments
+        self._memory = executor.surroundings()  # its rows have addresses, which keep nothing alive
+        self._woken = executor.woken
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs to where the program reads them.
+
+        Raises:
+            InputError: an input is absent, or has another shape or type than the program.
+        """
+        if self._woken is not None:
+            self._woken.wake()
+        for name, place in self._inputs.items():
+            array = inputs.get(name)
+            if not isinstance(array, np.ndarray) or (array.shape, array.dtype) != (place.shape, place.dtype):
+                found = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array)
+                raise InputError(f"input {name!r}: expected {place.dtype}{list(place.shape)}, found {found}")
+            place[...] = array
+
+    def step(self) -> None:
+        """Run all steps on the inputs."""
+        for segment in self._segments:
+            segment.work()
+
+    def peek(self) -> dict[str, object]:
+        """The outputs where the program has them: the next run of any point overwrites them."""
+        return dict(self._outputs)
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Copies of the outputs for these inputs."""
+        self.feed(inputs)
+        self.step()
+        return {name: np.copy(found) for name, found in self.peek().items()}  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        """Nothing of it is its own."""

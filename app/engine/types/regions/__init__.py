@@ -1,0 +1,1 @@
+"""Regions of shapes: symbolic dimensions, their bounds, and formulas of them."""

@@ -1,0 +1,237 @@
+"""Regions of input shapes: dimensions that are symbols with bounds and a divisor."""
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from app.engine.types.errors import InputError
+
+Dims = tuple[int | str, ...]  # of one input: a number, or the name of a symbol
+Point = Mapping[str, int]  # a size for every symbol
+
+_SPELLING = re.compile(
+    r"(?P<name>[A-Za-z_]\w*)(?:<=(?P<most>\d+)|:(?P<low>\d+)\.\.(?P<high>\d+))?(?:%(?P<step>\d+))?"
+)
+_EXPECTED = "expected a number, 'N', 'N<=8', 'N<=64%8' or 'N:8..64%8'"
+LARGEST = 2**40  # a bound of a symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A dimension whose size is known when a program runs: the multiples of `step` from `low` to `high`.
+
+    Attributes:
+        low: least size, inclusive, a multiple of `step`.
+        high: largest size, inclusive, a multiple of `step`.
+    """
+
+    name: str
+    low: int
+    high: int
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if self.low % self.step or self.high % self.step or not 1 <= self.low <= self.high:
+            raise ValueError(
+                f"symbol {self.name!r}: {self.low}..{self.high} are no bounds in multiples of {self.step}"
+            )
+
+    @property
+    def sizes(self) -> range:
+        """Every size."""
+        return range(self.low, self.high + 1, self.step)
+
+    def divisible(self, divisor: int) -> bool:
+        """True if every size is a multiple of a divisor."""
+        return self.step % divisor == 0 or (self.low == self.high and self.low % divisor == 0)
+
+    def __str__(self) -> str:
+        """The spelling that a request has."""
+        return f"{self.name}:{self.low}..{self.high}" + f"%{self.step}" * (self.step > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The shapes that one program serves.
+
+    Attributes:
+        inputs: dimensions of the inputs that have a symbol, by name.
+        symbols: by name, in the order in which they were first spelled.
+    """
+
+    inputs: Mapping[str, Dims]
+    symbols: Mapping[str, Symbol]
+
+    @property
+    def count(self) -> int:
+        """Number of points."""
+        return math.prod(len(s.sizes) for s in self.symbols.values())
+
+    @property
+    def largest(self) -> Point:
+        """The point of the largest sizes."""
+        return {name: s.high for name, s in self.symbols.items()}
+
+    def points(self) -> Iterator[Point]:
+        """Every point, the largest sizes first."""
+        for sizes in itertools.product(*(reversed(s.sizes) for s in self.symbols.values())):
+            yield dict(zip(self.symbols, sizes))
+
+    def shapes(self, point: Point) -> dict[str, tuple[int, ...]]:
+        """Shapes of the inputs with symbols at a point."""
+        return {
+            name: tuple(point[d] if isinstance(d, str) else d for d in dims)
+            for name, dims in self.inputs.items()
+        }
+
+    def point(self, shapes: Mapping[str, tuple[int, ...]]) -> Point | None:
+        """The point that these shapes are; None where they lie outside. Other inputs are not looked at."""
+        found: dict[str, int] = {}
+        for name, dims in self.inputs.items():
+            shape = shapes.get(name, ())
+            if len(shape) != len(dims):
+                return None
+            for d, size in zip(dims, shape):
+                if (found.setdefault(d, size) if isinstance(d, str) else d) != size:
+                    return None
+        inside = all(found[name] in s.sizes for name, s in self.symbols.items())
+        return {name: found[name] for name in self.symbols} if inside else None
+
+    def rejection(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
+        """Reason why shapes lie outside of the region; empty where they lie inside."""
+        if self.point(shapes) is not None:
+            return ""
+        spelled = {
+            n: ", ".join(str(self.symbols.get(str(d), d)) for d in dims) for n, dims in self.inputs.items()
+        }
+        told = "; ".join(
+            f"{name!r} takes [{dims}], found {list(shapes.get(name, ()))}" for name, dims in spelled.items()
+        )
+        return f"outside of the region of shapes: {told}"
+
+    def without_least(self, names: Collection[str]) -> "Region":
+        """The region without the least size of these symbols."""
+        symbols = {
+            n: replace(s, low=s.low + s.step) if n in names else s for n, s in self.symbols.items()
+        }  # fmt: skip
+        return replace(self, symbols=symbols)
+
+    def spelled(self, name: str) -> str:
+        """Dimensions of an input with a symbol, as a request has them."""
+        return ", ".join(str(self.symbols.get(str(d), d)) for d in self.inputs[name])
+
+    def samples(self) -> tuple[Point, ...]:
+        """Points that formulas are found from and checked at: corners, the middle, neighbors and others.
+
+        The largest comes first. The same region has the same samples.
+        """
+        names, axes = tuple(self.symbols), [_marked(s.sizes) for s in self.symbols.values()]
+        corners = itertools.product(*(dict.fromkeys((a[-1], a[0])) for a in axes))
+        middle = tuple(a[len(a) // 2] for a in axes)
+        along = ((*middle[:i], size, *middle[i + 1 :]) for i, axis in enumerate(axes) for size in axis)
+        turned = (
+            tuple(axis[(turn * (i + 1) + i) % len(axis)] for i, axis in enumerate(axes))
+            for turn in range(1, 6)
+        )  # fmt: skip
+        found = dict.fromkeys((*corners, middle, *along, *turned))
+        return tuple(dict(zip(names, sizes)) for sizes in found)
+
+
+def _marked(sizes: range) -> tuple[int, ...]:
+    """Sizes of one symbol that samples have: both ends, what is next to them, and some between."""
+    count = len(sizes)
+    places = {
+        0,
+        1,
+        2,
+        count // 5,
+        count // 3,
+        count // 2,
+        count // 2 + 1,
+        3 * count // 4,
+        count - 2,
+        count - 1,
+    }
+    return tuple(sizes[i] for i in sorted(p for p in places if 0 <= p < count))
+
+
+def region_of(shapes: Mapping[str, Sequence[int | str]]) -> Region | None:
+    """The region of shapes as a request spells them; None where all dimensions are numbers.
+
+    A symbol has bounds where it is spelled with them, in one place or more; where it is spelled by its name
+    alone it is the same size.
+
+    Raises:
+        InputError: a dimension is spelled wrongly, or bounds are absent, contradict each other or are empty.
+    """
+    symbols: dict[str, Symbol | None] = {}
+    inputs: dict[str, Dims] = {}
+    for name, spelled in shapes.items():
+        if any(isinstance(d, str) for d in spelled):
+            inputs[name] = tuple(_dimension(name, d, symbols) for d in spelled)
+    known = {n: s for n, s in symbols.items() if s is not None}
+    for name, dims in inputs.items():
+        for d in dims:
+            if isinstance(d, str) and d not in known:
+                raise InputError(
+                    f"input {name!r}: symbol {d!r} has no bounds; "
+                    f"spell them once, as '{d}<=64' or '{d}:8..64%8'",
+                    pointer=f"/input_shapes/{name}",
+                )
+    return Region(inputs, known) if inputs else None
+
+
+def bound(shapes: Mapping[str, Sequence[int | str]]) -> tuple[dict[str, tuple[int, ...]], Region | None]:
+    """Shapes as a request spells them: of inputs with symbols the largest, and the region.
+
+    Raises:
+        InputError: see `region_of`.
+    """
+    region = region_of(shapes)
+    numbers = {n: tuple(d for d in dims if isinstance(d, int)) for n, dims in shapes.items()}
+    return (numbers if region is None else numbers | region.shapes(region.largest)), region
+
+
+def _dimension(name: str, spelled: int | str, symbols: dict[str, Symbol | None]) -> int | str:
+    """The number or the name of the symbol that a dimension is; its bounds go into `symbols`."""
+    if isinstance(spelled, int):
+        return spelled
+    pointer = f"/input_shapes/{name}"
+    match = _SPELLING.fullmatch(spelled.replace(" ", ""))
+    if match is None:
+        if spelled.strip().isdigit():
+            return int(spelled)
+        raise InputError(f"input {name!r}: dimension {spelled!r} is no size; {_EXPECTED}", pointer=pointer)
+    symbol = match["name"]
+    symbols.setdefault(symbol, None)
+    if match["most"] is None and match["high"] is None:
+        if match["step"] is not None:
+            raise InputError(
+                f"input {name!r}: dimension {spelled!r} has a divisor without bounds; {_EXPECTED}",
+                pointer=pointer,
+            )
+        return symbol
+    step = int(match["step"] or 1)
+    low, high = int(match["low"] or 1), int(match["most"] or match["high"])
+    if not 1 <= step <= high <= LARGEST or low > high:
+        raise InputError(
+            f"input {name!r}: {spelled!r} has no size: it is a multiple of {step} from {low} to {high}, "
+            f"at most {LARGEST}",
+            pointer=pointer,
+        )
+    least, most = max(-(-low // step), 1) * step, high // step * step
+    if least > most:
+        raise InputError(
+            f"input {name!r}: {spelled!r} has no size: no multiple of {step} is in {low}..{high}",
+            pointer=pointer,
+        )
+    found, before = Symbol(symbol, least, most, step), symbols[symbol]
+    if before is not None and before != found:
+        raise InputError(
+            f"input {name!r}: symbol {symbol!r} is {found} here and {before} elsewhere; it is one size",
+            pointer=pointer,
+        )
+    symbols[symbol] = found
+    return symbol

@@ -1,0 +1,84 @@
+"""Regions of shapes, as requests spell them."""
+
+import pytest
+
+from app.engine.types.errors import InputError
+from app.engine.types.regions.region import Symbol, bound, region_of
+
+
+def test_bounds_and_divisors_are_read() -> None:
+    region = region_of({"ids": ["N<=8", "L<=512"], "x": [1, 3, "H:32..640%32", "W:30..640 % 32"]})
+    assert region is not None
+    assert region.symbols == {
+        "N": Symbol("N", 1, 8),
+        "L": Symbol("L", 1, 512),
+        "H": Symbol("H", 32, 640, 32),
+        "W": Symbol("W", 32, 640, 32),
+    }
+    assert region.inputs == {"ids": ("N", "L"), "x": (1, 3, "H", "W")}
+    assert region.count == 8 * 512 * 20 * 20
+    assert region.largest == {"N": 8, "L": 512, "H": 640, "W": 640}
+
+
+def test_a_name_alone_is_the_same_size() -> None:
+    region = region_of({"ids": ["N<=8", "L"], "mask": ["N", "L:1..64%2"]})
+    assert region is not None
+    assert region.shapes({"N": 2, "L": 10}) == {"ids": (2, 10), "mask": (2, 10)}
+    assert region.point({"ids": (2, 10), "mask": (2, 10)}) == {"N": 2, "L": 10}
+    assert region.point({"ids": (2, 10), "mask": (2, 12)}) is None
+    assert region.point({"ids": (2, 11), "mask": (2, 11)}) is None
+    assert region.point({"ids": (9, 10), "mask": (9, 10)}) is None
+    assert region.point({"ids": (2, 10)}) is None
+    assert "'mask' takes [N:1..8, L:2..64%2], found [2, 12]" in region.rejection(
+        {"ids": (2, 10), "mask": (2, 12)}
+    )
+    assert region.rejection({"ids": (2, 10), "mask": (2, 10)}) == ""
+
+
+def test_numbers_alone_are_no_region() -> None:
+    assert bound({"x": [1, 3, 8, 8]}) == ({"x": (1, 3, 8, 8)}, None)
+
+
+def test_the_largest_shape_stands_for_a_region() -> None:
+    shapes, region = bound({"x": [1, "H:32..100%32"], "y": [4]})
+    assert shapes == {"x": (1, 96), "y": (4,)}
+    assert region is not None
+
+
+@pytest.mark.parametrize(
+    ("dims", "told"),
+    [
+        (["N"], "symbol 'N' has no bounds"),
+        (["8..16"], "dimension '8..16' is no size"),
+        (["N:9..8"], "has no size"),
+        (["N:33..40%32"], "no multiple of 32 is in 33..40"),
+        (["N<=8%0"], "has no size"),
+        (["N%8"], "a divisor without bounds"),
+        (["N<=8", "N<=9"], "is N:1..9 here and N:1..8 elsewhere"),
+        (["N<=0"], "has no size"),
+        (["-1"], "dimension '-1' is no size"),
+    ],
+)
+def test_errors_name_the_dimension(dims: list[int | str], told: str) -> None:
+    with pytest.raises(InputError, match="input 'x'") as error:
+        region_of({"x": dims})
+    assert told in error.value.message
+    assert error.value.pointer == "/input_shapes/x"
+
+
+def test_samples_have_every_corner_and_points_of_the_region_only() -> None:
+    region = region_of({"x": ["N<=3", "L:8..512%8", "H:5..5"]})
+    assert region is not None
+    samples = region.samples()
+    assert samples[0] == region.largest
+    assert all(region.point(region.shapes(p)) == p for p in samples)
+    assert len({tuple(p.items()) for p in samples}) == len(samples)
+    for n in (1, 3):
+        for length in (8, 512):
+            assert {"N": n, "L": length, "H": 5} in samples
+
+
+def test_divisibility_is_a_fact_of_a_symbol() -> None:
+    assert Symbol("H", 32, 640, 32).divisible(16)
+    assert not Symbol("L", 1, 512).divisible(2)
+    assert Symbol("N", 6, 6).divisible(3)

@@ -189,7 +189,7 @@ class Ready:
 
 
 class Programs:
-    """The programs used last, at most `most` shapes with memory of their own and `MOST_SHARING` that share it.
+    """The programs used last: at most `most` shapes with own memory, and `MOST_SHARING` that share it.
 
     `drop` is told of others.
     """

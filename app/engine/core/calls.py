@@ -55,7 +55,7 @@ class Constant:
 
     def settle(self, array: "Array") -> None:
         """Hold an equal array from now on, instead of what it is made from."""
-        self._source = array
+        self.source = array
 
     @property
     def nbytes(self) -> int:

@@ -50,6 +50,12 @@ def uniform(low: float, high: float, *shape: int) -> Make:
     return lambda random: random.uniform(low, high, shape).astype(np.float32)
 
 
+def bytes_of(dtype: Any, *shape: int) -> Make:
+    """Uniform integers of 8 bits, all that the type has."""
+    limits = np.iinfo(dtype)
+    return lambda random: random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
 def below(limit: int, *shape: int) -> Make:
     """Uniform int64 from 0 to below a limit."""
     return lambda random: random.integers(0, limit, shape)
@@ -246,6 +252,25 @@ def _product(name: str, size: str, rows: int, depth: int, columns: int) -> Opera
     return OperatorRow(name, size, "MatMul(x, w)", {"x": normal(rows, depth)}, {"w": normal(depth, columns)})
 
 
+def _integer_conv(
+    name: str, size: str, x: tuple[int, ...], w: tuple[int, ...], stride: int = 1, pad: int = 1
+) -> OperatorRow:
+    node = (
+        f"ConvInteger <pads = {[pad] * 4}, strides = {[stride] * 2}, group = {x[1] // w[1]}> (x, w, origin)"
+    )
+    return OperatorRow(
+        name, size, node, {"x": bytes_of(np.uint8, *x)},
+        {"w": bytes_of(np.int8, *w), "origin": given(120, np.uint8)}, {"y": "int32"},
+    )  # fmt: skip
+
+
+def _integer_product(name: str, size: str, rows: int, depth: int, columns: int) -> OperatorRow:
+    return OperatorRow(
+        name, size, "MatMulInteger(x, w)", {"x": bytes_of(np.uint8, rows, depth)},
+        {"w": bytes_of(np.int8, depth, columns)}, {"y": "int32"},
+    )  # fmt: skip
+
+
 _DETECTION = (
     _suppression("small", 200, 2, 20),
     _suppression("large", 3000, 8, 100),
@@ -372,8 +397,26 @@ _PRODUCTS = (
     _product("MatMul of many rows", "large", 196, 1536, 384),
 )
 
+_INTEGERS = (
+    _integer_conv("ConvInteger of a stem", "small", (1, 3, 64, 64), (32, 3, 7, 7), 2, 3),
+    _integer_conv("ConvInteger of a stem", "large", (1, 3, 224, 224), (64, 3, 7, 7), 2, 3),
+    _integer_conv("ConvInteger", "small", (1, 32, 14, 14), (32, 32, 3, 3)),
+    _integer_conv("ConvInteger", "large", (1, 64, 56, 56), (64, 64, 3, 3)),
+    _integer_conv("ConvInteger of few pixels", "small", (1, 128, 7, 7), (128, 128, 3, 3)),
+    _integer_conv("ConvInteger of few pixels", "large", (1, 512, 7, 7), (512, 512, 3, 3)),
+    _integer_conv("ConvInteger, depthwise", "small", (1, 32, 28, 28), (32, 1, 3, 3)),
+    _integer_conv("ConvInteger, depthwise", "large", (1, 96, 112, 112), (96, 1, 3, 3)),
+    _integer_conv("ConvInteger, depthwise in steps of two", "small", (1, 32, 28, 28), (32, 1, 3, 3), 2),
+    _integer_conv("ConvInteger, depthwise in steps of two", "large", (1, 96, 112, 112), (96, 1, 3, 3), 2),
+    _integer_product("MatMulInteger of one row", "small", 1, 384, 384),
+    _integer_product("MatMulInteger of one row", "large", 1, 768, 3072),
+    _integer_product("MatMulInteger", "small", 32, 384, 384),
+    _integer_product("MatMulInteger", "large", 64, 768, 3072),
+)
+
 ROWS: tuple[OperatorRow, ...] = (
     *_PRODUCTS,
+    *_INTEGERS,
     *_DETECTION,
     *_IMAGES,
     *_SCATTERS,

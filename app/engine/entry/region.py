@@ -10,7 +10,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning.regions.entry import region_of_model
 from app.engine.planning.regions.memory import memory_formulas
-from app.engine.types.errors import RegionError
+from app.engine.types.errors import EngineError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target
 
@@ -40,5 +40,5 @@ def region_json(
         loaded = load(path, external=external)
         program = region_of_model(loaded, target, options, bindings, load_registry(), tuned)
         return {"region": memory_formulas(program)}
-    except RegionError as error:
+    except EngineError as error:
         return {"region": {"rejection": error.message}}

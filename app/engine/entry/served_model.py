@@ -29,7 +29,7 @@ from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.cpu.weight_store import WeightStore
 from app.engine.runtime.inputs import samples
 from app.engine.types import map_type
-from app.engine.types.errors import GraphError, RegionError
+from app.engine.types.errors import EngineError, GraphError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -147,7 +147,7 @@ class ServedModel:
                 return None
             self._made.add(tuple(point.values()))
             return runner.filled(point)
-        except RegionError as error:
+        except EngineError as error:  # one of the model itself comes again, from the program of its own
             if self._region is None:
                 self._unplanned = True
             logger.warning("shapes %s have a program of their own: %s", dict(shapes), error.message)

@@ -51,15 +51,16 @@ def peak_at(document: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
 
 def solution_at(document: Mapping[str, Any], point: Point) -> Solution:
     """Offsets and peak at a point."""
-    problem = Problem(tuple(_buffer(row, point) for row in document["buffers"]))
+    index = region_of(document).index(point)
+    problem = Problem(tuple(_buffer(row, point, index) for row in document["buffers"]))
     below = {row["id"]: dict(row["below"]) for row in document["buffers"]}
     return Stacking(tuple(row["id"] for row in document["buffers"]), below).solution(problem)
 
 
-def _buffer(row: Mapping[str, Any], point: Point) -> Buffer:
+def _buffer(row: Mapping[str, Any], point: Point, index: int) -> Buffer:
     parts = tuple(
         Part(formula_of(p["offset"]).at(point), formula_of(p["bytes"]).at(point), p["lower"], p["upper"])
         for p in row["parts"]
     )
-    size = formula_of(row["bytes"]).at(point)
+    size = row["table"][index] if row["table"] else formula_of(row["bytes"]).at(point)
     return Buffer(row["id"], row["lower"], row["upper"], size, row["alignment"], parts)

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.engine.memory.problem import Buffer
 from app.engine.memory.region_peak import formula_json, solution_at
-from app.engine.planning.regions.program import RegionProgram
+from app.engine.planning.regions.program import COVERED, RegionProgram, RowRefusedError
 from app.engine.types.errors import RegionError
 from app.engine.types.regions.formula import Formula, constant, fitted
 from app.engine.types.regions.region import Point, Region
@@ -17,7 +17,8 @@ ENUMERATED = 4096  # points of a region at which the worst case is proved one by
 def memory_formulas(program: RegionProgram) -> Json:
     """The part `region` of memory.json: sizes by formula, which buffer lies above which, and the worst case.
 
-    A size without a formula counts as at the largest shape; the document is a bound then, not `exact`.
+    A workspace without a formula has a table of all shapes where these are COVERED at most. Any other size
+    without one counts as at the sample that takes most; the document is a bound then, not `exact`.
 
     Raises:
         RegionError: the peak by the document is not that of the program at a sample.
@@ -28,13 +29,15 @@ def memory_formulas(program: RegionProgram) -> Json:
     buffers = [
         {b.id: b for b in p.compilation.plan.require("buffers").assignment.problem.buffers} for p in placed
     ]
+    found = {n: _row(region, points, [b[n] for b in buffers]) for n in program.stacking.order}
+    tables = _tables(program, [name for name, (_, formulas) in found.items() if None in formulas])
     rows, exact, monotone = [], True, True
-    for name in program.stacking.order:
-        row, formulas = _row(region, points, [b[name] for b in buffers])
+    for name, (row, formulas) in found.items():
         known = [f for f in formulas if f is not None]
-        exact &= len(known) == len(formulas)
-        monotone &= not row["parts"] and all(f.is_monotone for f in known)
-        rows.append(row | {"below": dict(program.stacking.below[name])})
+        exact &= len(known) == len(formulas) or name in tables
+        monotone &= len(known) == len(formulas) and not row["parts"] and all(f.is_monotone for f in known)
+        below = dict(program.stacking.below[name])
+        rows.append(row | {"below": below, "table": tables.get(name, [])})
     document: Json = {
         "symbols": {n: [s.low, s.high, s.step] for n, s in region.symbols.items()},
         "inputs": {n: list(dims) for n, dims in region.inputs.items()},
@@ -44,12 +47,23 @@ def memory_formulas(program: RegionProgram) -> Json:
         "notes": list(program.notes),
     }
     for point, plan in zip(points, placed):
-        found = solution_at(document, point).peak
-        if found < plan.arena_bytes or (exact and found != plan.arena_bytes):
+        peak = solution_at(document, point).peak
+        if peak < plan.arena_bytes or (exact and peak != plan.arena_bytes):
             raise RegionError(
-                f"at {dict(point)} the formulas give {found} byte, the plan {plan.arena_bytes} byte"
+                f"at {dict(point)} the formulas give {peak} byte, the plan {plan.arena_bytes} byte"
             )
     return document | _worst(document, region, monotone=monotone)
+
+
+def _tables(program: RegionProgram, names: Sequence[str]) -> dict[str, list[int]]:
+    """Bytes of workspaces without a formula at every point; none in a large region."""
+    ids = program.workspace_ids
+    if program.region.count > COVERED:
+        return {}
+    try:
+        return program.workspace_sizes([name for name in names if name in ids])
+    except RowRefusedError:
+        return {}
 
 
 def _row(

@@ -7,7 +7,7 @@ say of themselves is asked at every point, so a program is made only where all o
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -123,6 +123,33 @@ class RegionProgram:
                 with contextlib.suppress(RowRefusedError):  # that point has a program of its own
                     fresh = Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op)
                     self._count(g, self._choice(fresh, choice, context))
+
+    @property
+    def workspace_ids(self) -> frozenset[str]:
+        """Ids of buffers that are workspaces."""
+        workspaces = self._compilation.plan.require("buffers").assignment.workspaces
+        return frozenset(name for ids in workspaces.values() for name in ids)
+
+    def workspace_sizes(self, names: Collection[str]) -> dict[str, list[int]]:
+        """Bytes of workspaces by id, at every point of the region in order; only their groups are lowered.
+
+        Raises:
+            RowRefusedError: a row does not compute its group somewhere.
+        """
+        plan, threads = self._compilation.plan, self._compilation.options.threads
+        context = PlanningContext.of(self._compilation, plan.require("storage"))
+        found: dict[str, list[int]] = {name: [] for name in names}
+        of = plan.require("buffers").assignment.workspaces.items()
+        owners = [(g, ids) for g, ids in of if not found.keys().isdisjoint(ids)]
+        for point in self.region.points() if owners else ():
+            self._resize(point)
+            for g, ids in owners:
+                fresh = Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op)
+                calls = self._choice(fresh, plan.require("implementation")[g], context).calls
+                for name, space in dict(zip(ids, program.scratch(calls), strict=True)).items():
+                    if name in found:
+                        found[name].append(space.nbytes * (threads if space.per_thread else 1))
+        return found
 
     def _count(self, group: Group, choice: Choice) -> None:
         requests = tuple(c.request for c in choice.calls if isinstance(c, KernelCall))

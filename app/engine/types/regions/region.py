@@ -79,6 +79,13 @@ class Region:
         for sizes in itertools.product(*(reversed(s.sizes) for s in self.symbols.values())):
             yield dict(zip(self.symbols, sizes))
 
+    def index(self, point: Point) -> int:
+        """The position of a point in `points`."""
+        found = 0
+        for name, s in self.symbols.items():
+            found = found * len(s.sizes) + (s.high - point[name]) // s.step
+        return found
+
     def shapes(self, point: Point) -> dict[str, tuple[int, ...]]:
         """Shapes of the inputs with symbols at a point."""
         return {

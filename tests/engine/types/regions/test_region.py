@@ -18,6 +18,9 @@ def test_bounds_and_divisors_are_read() -> None:
     assert region.inputs == {"ids": ("N", "L"), "x": (1, 3, "H", "W")}
     assert region.count == 8 * 512 * 20 * 20
     assert region.largest == {"N": 8, "L": 512, "H": 640, "W": 640}
+    small = region_of({"x": ["N<=3", "H:8..24%8"]})
+    assert small is not None
+    assert [small.index(p) for p in small.points()] == list(range(9))
 
 
 def test_a_name_alone_is_the_same_size() -> None:

@@ -17,7 +17,7 @@ from app.engine.operators.forest import DOMAIN
 from app.engine.operators.operands import data
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Move: TypeAlias = Callable[[ir.Node, Sequence[Array]], Array]
+Move: TypeAlias = Callable[..., Array]  # of the arrays of the inputs
 LOOKUP = 1e-7  # s of one string that is looked up
 
 
@@ -34,22 +34,38 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-def _reshaped(node: ir.Node, values: Sequence[Array]) -> Array:
-    return values[0].reshape(graph.static_shape(node.outputs[0]))
+def _concatenated(node: ir.Node) -> Move:
+    axis = graph.attribute(node, "axis", 0)
+    return lambda *arrays: np.concatenate(arrays, axis)
 
 
-_MOVES: Mapping[str, Move] = {
-    "Concat": lambda node, values: np.concatenate(values, graph.attribute(node, "axis", 0)),
-    "Gather": lambda node, values: values[0].take(values[1], graph.attribute(node, "axis", 0)),
-    "Transpose": lambda node, values: values[0].transpose(graph.attribute(node, "perm", None)),
+def _gathered(node: ir.Node) -> Move:
+    axis = graph.attribute(node, "axis", 0)
+    return lambda x, index: x.take(index, axis)
+
+
+def _transposed(node: ir.Node) -> Move:
+    perm = graph.attribute(node, "perm", None)
+    return lambda x: x.transpose(perm)
+
+
+def _reshaped(node: ir.Node) -> Move:
+    shape = graph.static_shape(node.outputs[0])
+    return lambda x, *_: x.reshape(shape)
+
+
+_MOVES: Mapping[str, Callable[[ir.Node], Move]] = {
+    "Concat": _concatenated,
+    "Gather": _gathered,
+    "Transpose": _transposed,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), _reshaped),
 }
 
 
 def moved(node: ir.Node) -> Run:
     """Strings elsewhere, see `app.engine.core.calls.HostCall`; raises IndexError for an index outside."""
-    move = _MOVES[node.op_type]
-    return lambda values: [move(node, [np.asarray(v) for v in values if v is not None])]
+    move = _MOVES[node.op_type](node)
+    return lambda values: [move(*values)]
 
 
 def _encoder_rejection(group: Group, context: PlanningContext) -> str | None:
@@ -118,7 +134,7 @@ def one_hot(node: ir.Node) -> Run:
             raise ValueError(
                 f"OneHotEncoder {node.name!r}: {unknown!r} is none of its {len(names)} categories"
             )
-        return [rows[places].reshape(*x.shape, len(names))]
+        return [rows.take(places, 0).reshape(*x.shape, len(names))]
 
     return run
 

@@ -70,13 +70,15 @@ def moved(node: ir.Node) -> Run:
 
 def _encoder_rejection(group: Group, context: PlanningContext) -> str | None:
     reason = _rejection(group, context)
-    if reason is None and _table(group.anchor) is None:
-        return "its keys are no strings, or its values no numbers"
+    if reason is None:
+        names, numbers, *_ = _table(group.anchor)
+        if not names or len(names) != len(numbers):
+            return "its keys are no strings, or its values no numbers"
     return reason
 
 
-def _table(node: ir.Node) -> tuple[dict[str, Any], Any, np.dtype[Any]] | None:
-    """Numbers by name, that of other names, and their type, of an encoder of names; None for others."""
+def _table(node: ir.Node) -> tuple[Sequence[str], Sequence[Any], Any, np.dtype[Any]]:
+    """Names and numbers of an encoder, that of other names, and the type of numbers."""
     names = graph.attribute(node, "cats_strings", ()) or graph.attribute(node, "classes_strings", ())
     numbers: Sequence[Any] = range(len(names))
     missing, kind = graph.attribute(node, "default_int64", -1), np.dtype(np.int64)
@@ -88,22 +90,19 @@ def _table(node: ir.Node) -> tuple[dict[str, Any], Any, np.dtype[Any]] | None:
         if floats := graph.attribute(node, "values_floats", ()):
             numbers, kind = floats, np.dtype(np.float32)
             missing = graph.attribute(node, "default_float", -0.0)
-    if not names or len(names) != len(numbers):
-        return None
-    # The first of equal names counts.
-    return {str(name): number for name, number in reversed([*zip(names, numbers)])}, missing, kind
+    return names, numbers, missing, kind
 
 
 def encoded(node: ir.Node) -> Run:
     """Numbers of names, see `app.engine.core.calls.HostCall`."""
-    found = _table(node)
-    assert found is not None, node.name
-    table, missing, kind = found
+    names, numbers, missing, kind = _table(node)
+    # The first of equal names counts.
+    table = {str(name): number for name, number in reversed([*zip(names, numbers)])}
 
     def run(values: Sequence[object | None]) -> list[object]:
         x = np.asarray(values[0])
-        numbers = [table.get(name, missing) for name in x.reshape(-1).tolist()]
-        return [np.array(numbers, kind).reshape(x.shape)]
+        found = [table.get(name, missing) for name in x.reshape(-1).tolist()]
+        return [np.array(found, kind).reshape(x.shape)]
 
     return run
 

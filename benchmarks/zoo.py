@@ -4,14 +4,15 @@ Every model and thread count has a process of its own. The plan is the fastest o
 compete only as peers), its outputs for the recorded inputs are compared with the oracle that a job has:
 onnxruntime without optimizations, or the reference evaluator where that saturates. Runtimes take turns; one
 thread is timed by the processor time of the process, which other work on the machine does not lengthen. The
-ratio is the better of onnxruntime and OpenVINO in float32 over ours. `elsewhere` counts the steps that no
-implementation of ours computes, by backend. `--target` plans for another processor that this one can run,
-such as `cpu-avx2`, by predicted times. Ends with status 1 where a row is missing, differs, has steps
-elsewhere, or is slower.
+ratio is the better of onnxruntime and OpenVINO in float32 over ours, of those that agree with the oracle.
+`elsewhere` counts the steps that no implementation of ours computes, by backend. `--target` plans for another
+processor that this one can run, such as `cpu-avx2`, by predicted times. Ends with status 1 where a row is
+missing, differs, has steps elsewhere, or is slower.
 """
 
 import argparse
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,7 +34,8 @@ from app.engine.runtime import oracle
 from app.engine.runtime.benchmark import keep_to, pinned
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.verify import allowing, compare
-from app.engine.types.options import Options
+from app.engine.types.errors import NumericsError
+from app.engine.types.options import Bindings, Options
 from app.engine.types.saturation import saturated
 from app.engine.types.target import find, host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -41,7 +43,7 @@ from app.settings import Settings
 from benchmarks import models
 from benchmarks.latency import in_own_process
 from benchmarks.paired import in_turn, ratios
-from benchmarks.peers import ONNXRUNTIME, OPENVINO_F32
+from benchmarks.peers import ONNXRUNTIME, OPENVINO_F32, Peer
 from benchmarks.row import Request, peers_of, recorded_inputs
 from benchmarks.tables import counted, geometric_mean
 
@@ -49,6 +51,7 @@ DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "zoo"
 FOLDERS = (models.ROOT / "build" / "zoo", DATA / "small")
 QUANTILE = 0.25  # of the rounds of a runtime
 OWN = "numba-cpu"
+WRONG = 0.1  # of an output's maximum: a peer that differs by more computes something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +78,22 @@ class Measuring:
             compilation = session.tuned(compilation, options, compiler)
             program = session.planned(compilation, options)
             with closing(Executor(program, compiler, cores=cores)) as executor:
-                row = checked(request.path, inputs, executor.run(fed), frozenset(ops), options.tolerance)
-                return row | elsewhere(program) | timed(request, lambda: executor.run(fed), inputs, cores)
+                expected, by = oracle.original(request.path, inputs, saturated(frozenset(ops), host()))
+                row = checked(request.path, inputs, executor.run(fed), expected, by, options.tolerance)
+                peers, refused = peers_that_agree(request, inputs, bindings, expected)
+                found = timed(request, lambda: executor.run(fed), peers, inputs, cores)
+                return row | elsewhere(program) | found | {"refused": refused}
 
 
 def checked(
-    path: Path, inputs: dict[str, Any], outputs: dict[str, object], ops: frozenset[str], tolerance: float
+    path: Path,
+    inputs: dict[str, Any],
+    outputs: dict[str, object],
+    expected: dict[str, object],
+    by: oracle.Oracle,
+    tolerance: float,
 ) -> dict[str, Any]:
     """The largest difference from the oracle, and whether a job would accept all of them."""
-    expected, by = oracle.original(path, inputs, saturated(ops, host()))
     found = compare(expected, outputs, tolerance)
     if not all(d.ok for d in found):
         allowed = (
@@ -99,6 +109,32 @@ def checked(
     }
 
 
+def peers_that_agree(
+    request: Request, inputs: dict[str, Any], bindings: Bindings, expected: dict[str, object]
+) -> tuple[list[Peer], dict[str, str]]:
+    """Peers with the shapes that we plan for, or with the file as it is; none whose outputs are wrong."""
+    peers, refused = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        specialized = Path(folder) / "specialized.onnx"
+        models.specialize(request.path, inputs, bindings.values, specialized)
+        for name in (ONNXRUNTIME, OPENVINO_F32):
+            for file in (specialized, request.path):
+                found, why = peers_of([file], request.threads, inputs, (name,))
+                refused |= why
+                try:
+                    differences = [d for p in found for d in compare(expected, p.run(inputs), WRONG)]
+                except NumericsError as cause:
+                    refused[name] = str(cause)
+                    continue
+                if found and all(d.ok for d in differences):
+                    peers += found
+                    refused.pop(name, None)
+                    break
+                if found:
+                    refused[name] = f"it differs by {max(d.max_rel for d in differences):.1e}"
+    return peers, refused
+
+
 def elsewhere(program: Program) -> dict[str, Any]:
     """Steps that no implementation of ours computes, by backend, and their names."""
     steps = [s for s in program.steps if s.calls and s.choice.implementation.backend != OWN]
@@ -109,10 +145,13 @@ def elsewhere(program: Program) -> dict[str, Any]:
 
 
 def timed(
-    request: Request, ours: Callable[[], object], inputs: dict[str, Any], cores: Sequence[int]
+    request: Request,
+    ours: Callable[[], object],
+    peers: Sequence[Peer],
+    inputs: dict[str, Any],
+    cores: Sequence[int],
 ) -> dict[str, Any]:
     """Milliseconds of every runtime, in turn, and the ratio of the better peer."""
-    peers, refused = peers_of([request.path], request.threads, inputs, (ONNXRUNTIME, OPENVINO_F32))
     one = request.threads == 1
     works: list[Callable[[], object]] = [ours]
     works += [lambda peer=peer: peer.run(inputs) for peer in peers]
@@ -128,7 +167,6 @@ def timed(
     return {
         "milliseconds": dict(zip(("ours", *(p.name for p in peers)), map(float, milliseconds), strict=True)),
         "ratio": float(min(against)) if peers else None,
-        "refused": refused,
     }
 
 

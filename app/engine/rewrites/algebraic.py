@@ -372,30 +372,31 @@ def join_masks(node: ir.Node) -> Replacement | None:
     Attention within windows adds a bias for each head, then a mask for each window where scores are taken
     apart by images and windows: so they are one attention. The sums of the constants round once.
     """
-    value, shape = node.inputs[0], graph.shape(node.inputs[0])
-    added: list[Array] = []
-    seen = 0
-    while value is not None and sole_reader(value) is not None and (maker := value.producer()) is not None:
-        extents = graph.shape(value)
-        if shape is None or extents is None or math.prod(extents) > _LARGEST_MASK:
+    value, added, moves = graph.operand(node, 0), [], 0
+    shape = graph.shape(value)
+    while shape is not None and (maker := value.producer()) is not None and maker.op_type != "MatMul":
+        extents, pair = graph.shape(value), _pair(maker) if len(maker.inputs) == 2 else None
+        if (
+            extents is None
+            or pair is None
+            or sole_reader(value) is None
+            or math.prod(extents) > _LARGEST_MASK
+        ):
             return None
-        if maker.op_type == "Add":
-            source, other = next(
-                ((a, b) for a, b in (maker.inputs, maker.inputs[::-1]) if graph.is_constant(b)), (None, None)
-            )
-            if source is None or other is None or graph.shape(source) != extents:
-                return None
-            wide = np.broadcast_to(graph.array(other).astype(np.float64), extents)
-            added.append(_narrowed(wide.reshape(shape)))
-            value = source
-        elif maker.op_type == "Reshape":
-            value, seen = maker.inputs[0], seen + 1
-        else:
-            break
-    makes = None if value is None else value.producer()
-    if makes is None or makes.op_type != "MatMul" or graph.shape(value) != shape or value.dtype not in FLOATS:
+        if maker.op_type == "Reshape":
+            value, moves = pair[0], moves + 1
+            continue
+        constants = [v for v in pair if graph.is_constant(v)]
+        if maker.op_type != "Add" or len(constants) != 1:
+            return None
+        value = pair[0] if constants[0] is pair[1] else pair[1]
+        if graph.shape(value) != extents:
+            return None
+        wide = np.broadcast_to(graph.array(constants[0]).astype(np.float64), extents)
+        added.append(_narrowed(wide.reshape(shape)))
+    if value.producer() is None or graph.shape(value) != shape or value.dtype not in FLOATS:
         return None
-    if not added or (len(added) < 2 and not seen):
+    if not added or (len(added) < 2 and not moves):
         return None
     made = Made(node)
     total = made.array(sum(added[1:], added[0]).astype(graph.element_type(value)), "masks")

@@ -17,7 +17,7 @@ from app.engine.operators.forest import DOMAIN
 from app.engine.operators.operands import data
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Move: TypeAlias = Callable[[ir.Node, Sequence[Array]], Array]
+Move: TypeAlias = Callable[..., Array]  # of the arrays of the inputs
 LOOKUP = 1e-7  # s of one string that is looked up
 
 
@@ -34,33 +34,51 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-def _reshaped(node: ir.Node, values: Sequence[Array]) -> Array:
-    return values[0].reshape(graph.static_shape(node.outputs[0]))
+def _concatenated(node: ir.Node) -> Move:
+    axis = graph.attribute(node, "axis", 0)
+    return lambda *arrays: np.concatenate(arrays, axis)
 
 
-_MOVES: Mapping[str, Move] = {
-    "Concat": lambda node, values: np.concatenate(values, graph.attribute(node, "axis", 0)),
-    "Gather": lambda node, values: values[0].take(values[1], graph.attribute(node, "axis", 0)),
-    "Transpose": lambda node, values: values[0].transpose(graph.attribute(node, "perm", None)),
+def _gathered(node: ir.Node) -> Move:
+    axis = graph.attribute(node, "axis", 0)
+    return lambda x, index: x.take(index, axis)
+
+
+def _transposed(node: ir.Node) -> Move:
+    perm = graph.attribute(node, "perm", None)
+    return lambda x: x.transpose(perm)
+
+
+def _reshaped(node: ir.Node) -> Move:
+    shape = graph.static_shape(node.outputs[0])
+    return lambda x, *_: x.reshape(shape)
+
+
+_MOVES: Mapping[str, Callable[[ir.Node], Move]] = {
+    "Concat": _concatenated,
+    "Gather": _gathered,
+    "Transpose": _transposed,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), _reshaped),
 }
 
 
 def moved(node: ir.Node) -> Run:
     """Strings elsewhere, see `app.engine.core.calls.HostCall`; raises IndexError for an index outside."""
-    move = _MOVES[node.op_type]
-    return lambda values: [move(node, [np.asarray(v) for v in values if v is not None])]
+    move = _MOVES[node.op_type](node)
+    return lambda values: [move(*values)]
 
 
 def _encoder_rejection(group: Group, context: PlanningContext) -> str | None:
     reason = _rejection(group, context)
-    if reason is None and _table(group.anchor) is None:
-        return "its keys are no strings, or its values no numbers"
+    if reason is None:
+        names, numbers, *_ = _table(group.anchor)
+        if not names or len(names) != len(numbers):
+            return "its keys are no strings, or its values no numbers"
     return reason
 
 
-def _table(node: ir.Node) -> tuple[dict[str, Any], Any, np.dtype[Any]] | None:
-    """Numbers by name, that of other names, and their type, of an encoder of names; None for others."""
+def _table(node: ir.Node) -> tuple[Sequence[str], Sequence[Any], Any, np.dtype[Any]]:
+    """Names and numbers of an encoder, that of other names, and the type of numbers."""
     names = graph.attribute(node, "cats_strings", ()) or graph.attribute(node, "classes_strings", ())
     numbers: Sequence[Any] = range(len(names))
     missing, kind = graph.attribute(node, "default_int64", -1), np.dtype(np.int64)
@@ -72,22 +90,19 @@ def _table(node: ir.Node) -> tuple[dict[str, Any], Any, np.dtype[Any]] | None:
         if floats := graph.attribute(node, "values_floats", ()):
             numbers, kind = floats, np.dtype(np.float32)
             missing = graph.attribute(node, "default_float", -0.0)
-    if not names or len(names) != len(numbers):
-        return None
-    # The first of equal names counts.
-    return {str(name): number for name, number in reversed([*zip(names, numbers)])}, missing, kind
+    return names, numbers, missing, kind
 
 
 def encoded(node: ir.Node) -> Run:
     """Numbers of names, see `app.engine.core.calls.HostCall`."""
-    found = _table(node)
-    assert found is not None, node.name
-    table, missing, kind = found
+    names, numbers, missing, kind = _table(node)
+    # The first of equal names counts.
+    table = {str(name): number for name, number in reversed([*zip(names, numbers)])}
 
     def run(values: Sequence[object | None]) -> list[object]:
         x = np.asarray(values[0])
-        numbers = [table.get(name, missing) for name in x.reshape(-1).tolist()]
-        return [np.array(numbers, kind).reshape(x.shape)]
+        found = [table.get(name, missing) for name in x.reshape(-1).tolist()]
+        return [np.array(found, kind).reshape(x.shape)]
 
     return run
 
@@ -118,7 +133,7 @@ def one_hot(node: ir.Node) -> Run:
             raise ValueError(
                 f"OneHotEncoder {node.name!r}: {unknown!r} is none of its {len(names)} categories"
             )
-        return [rows[places].reshape(*x.shape, len(names))]
+        return [rows.take(places, 0).reshape(*x.shape, len(names))]
 
     return run
 

@@ -52,7 +52,7 @@ test: check
 
 # What is simulated of the CUDA kernels; needs no GPU, and compiles no kernel.
 test-cuda: $(VENV)/.installed-test
-	$(BIN)/pytest -m simulated tests/kernels/cuda tests/engine/cuda
+	$(BIN)/pytest -m simulated tests/kernels/cuda tests/engine/runtime/cuda
 
 # The whole of what the suite takes samples of: kills at random moments, and broken uploads.
 kill-matrix: $(VENV)/.installed-test

@@ -23,7 +23,7 @@ from tests.kernels.cuda.oracle import (
     finished,
     poisoned,
 )
-from tests.kernels.cuda.simulator import SimulationError, simulate
+from tests.kernels.cuda.simulator import simulate
 
 pytestmark = pytest.mark.simulated
 
@@ -114,7 +114,10 @@ def test_infinities_and_nan_in_an_operand_stay_where_they_belong(precision: str)
     with np.errstate(invalid="ignore"):
         expected = a.astype(np.float64) @ b.T.astype(np.float64)
     found = summed(precision, a, b)
-    decided = np.isfinite(expected) == (np.abs(expected) < largest / 8)  # not where float32 itself overflows
+    decided = np.isfinite(expected) == (np.abs(expected) < largest / 8)  # not where float32 itself overflows,
+    with np.errstate(invalid="ignore"):  # be it a product that meets an infinity of the other sign
+        products = np.abs(a.astype(np.float64))[:, None] * np.abs(b.astype(np.float64))
+    decided &= ~(np.isfinite(products) & (products > largest)).any(axis=-1)
     if precision == "tf32":
         decided[5] = False  # what rounds to an infinity
     assert decided.sum() > 300
@@ -175,24 +178,6 @@ def reference(x: np.ndarray, w: np.ndarray, c: Conv) -> np.ndarray:
                 ]
                 y[..., g * co : (g + 1) * co] += window @ w[g * co : (g + 1) * co, :, i, j].T
     return y
-
-
-@pytest.mark.parametrize(
-    ("line", "instead", "told"),
-    [
-        ("fence_shared()", "", "reads copies that no fence_shared"),
-        ("wgmma_wait(1)", "", "race in shared memory|overwritten before"),
-        ("wgmma_sums_n64(c)", "c", "read while it may still add"),
-    ],
-)
-def test_what_a_warpgroup_must_wait_for_is_missed(line: str, instead: str, told: str) -> None:
-    n, dtype = 64, "bfloat16"
-    (step,) = gemm(Product(n, n, 400, 400, 400, n), "bf16", Epilogue(dtype), "64x64wg")
-    assert line in step.kernel.source
-    wrong = replace(step.kernel, source=step.kernel.source.replace(line, instead or "pass"))
-    a, b, y = encoded(dtype, np.ones((n, 400))), encoded(dtype, np.ones((n, 400))), poisoned(dtype, n, n)
-    with pytest.raises(SimulationError, match=told):
-        simulate(replace(step, kernel=wrong), {"a": a, "b": b, "y": y})
 
 
 CONVS = [

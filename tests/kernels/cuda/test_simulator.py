@@ -1,9 +1,15 @@
 """The simulator finds what a GPU would not forgive, and has the compiler's names."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from app.kernels.cuda.epilogue import Epilogue
+from app.kernels.cuda.gemm import gemm
 from app.kernels.cuda.kernel import Kernel, Launch, Ref
+from app.kernels.cuda.product import Product
+from tests.kernels.cuda.oracle import encoded, poisoned
 from tests.kernels.cuda.simulator import SimulationError, simulate
 from tests.kernels.cuda.twins import NAMES, from_bf16, to_bf16
 from tests.needed import numba_cuda
@@ -126,3 +132,21 @@ def test_what_the_same_thread_or_block_reads_may_be_overwritten() -> None:
         "def kernel(x, y):\n    i = uint32(63 - thread())\n    v = x[i]\n    sync()\n    y[thread()] = v\n",
         blocks=1,
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "told"),
+    [
+        ("fence_shared()", "", "reads copies that no fence_shared"),
+        ("wgmma_wait(1)", "", "race in shared memory|overwritten before"),
+        ("wgmma_sums_n64(c)", "c", "read while it may still add"),
+    ],
+)
+def test_what_a_warpgroup_must_wait_for_is_missed(line: str, instead: str, told: str) -> None:
+    n, dtype = 64, "bfloat16"
+    (step,) = gemm(Product(n, n, 400, 400, 400, n), "bf16", Epilogue(dtype), "64x64wg")
+    assert line in step.kernel.source
+    wrong = replace(step.kernel, source=step.kernel.source.replace(line, instead or "pass"))
+    a, b, y = encoded(dtype, np.ones((n, 400))), encoded(dtype, np.ones((n, 400))), poisoned(dtype, n, n)
+    with pytest.raises(SimulationError, match=told):
+        simulate(replace(step, kernel=wrong), {"a": a, "b": b, "y": y})

@@ -17,7 +17,7 @@ from tests.engine.runtime.cuda.test_models import BUILT, exported
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 HALF = re.compile(r"bfloat16|float16|bfloat|bf16|fp16|f16|half")
 # What of a product's name tells its kind: all before the type of the result, and how blocks share its work.
-PRODUCT = re.compile(r"(gemm|conv)_\w*?_\d+x\d+(w4)?_|gemv_m\d+_[a-z]+\d*_|sum_splits_[a-z]+\d*_")
+PRODUCT = re.compile(r"(gemm|conv)_\w*?_\d+x\d+(w4|wg)?_|gemv_m\d+_[a-z]+\d*_|sum_splits_[a-z]+\d*_")
 SHARE = re.compile(r"_split$|_r\d+_s\d+$")
 REGISTERED = ("gemm_", "conv_", "attention_")  # whose tiles lie in registers
 

@@ -155,7 +155,9 @@ class Executor:
 
     def _hear(self, client: Client, text: bytes, descriptors: list[int]) -> None:
         if text[:1] == b"Q":
-            self._admit(Request(client, *channel.REQUEST.unpack(text)[1:], time.monotonic()))
+            _, number, offset, capacity, nbytes, header, began, deadline = channel.REQUEST.unpack(text)
+            now = time.monotonic()
+            self._admit(Request(client, number, offset, capacity, nbytes, header, began, deadline, came=now))
         elif text[:1] == b"G":
             _, number, offset, capacity = channel.GRANT.unpack(text)
             answer, times = client.held.pop(number)

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo
+.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -170,6 +170,10 @@ bench-narrow-weights: $(VENV)/.installed-bench
 # A served model: cost of a call over the bare executor.
 bench-serving: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.serving
+
+# Resident memory of a model with several shapes and instances: MODEL=resnet50.
+bench-resident: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.resident $(MODEL)
 
 # Sparse weights, beside dense ones.
 bench-sparse: $(VENV)/.installed-bench

@@ -20,7 +20,8 @@ ALIGNMENT = 64  # byte; where regions and the binary data in them start
 
 # From the API.
 ARENA: Final = Struct("<cQ")  # b"M", bytes; the descriptor comes with it
-REQUEST: Final = Struct("<cQQQQqd")  # b"Q", id, offset, capacity, bytes, bytes of the header, deadline
+# b"Q", id, offset, capacity, bytes, bytes of the header, when it began to come, deadline
+REQUEST: Final = Struct("<cQQQQqdd")
 GRANT: Final = Struct("<cQQQ")  # b"G", id, offset, capacity: where an answer fits
 # From the executor.
 STATE: Final = b"S"  # and JSON: state, detail, metadata, programs

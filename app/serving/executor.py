@@ -158,9 +158,9 @@ class Executor:
 
     def _hear(self, client: Client, text: bytes, descriptors: list[int]) -> None:
         if text[:1] == b"Q":
-            _, number, offset, capacity, nbytes, header, deadline = channel.REQUEST.unpack(text)
-            came = time.monotonic()
-            self._admit(Request(client, number, offset, capacity, nbytes, header, deadline, came))
+            _, number, offset, capacity, nbytes, header, began, deadline = channel.REQUEST.unpack(text)
+            now = time.monotonic()
+            self._admit(Request(client, number, offset, capacity, nbytes, header, began, deadline, came=now))
         elif text[:1] == b"G":
             _, number, offset, capacity = channel.GRANT.unpack(text)
             answer, times = client.held.pop(number)
@@ -265,7 +265,7 @@ class Executor:
             finally:
                 self._limit.end(_READER)
             if inference.seconds is not None:
-                request.deadline = min(request.deadline, request.came + inference.seconds)
+                request.deadline = min(request.deadline, request.began + inference.seconds)
             self._schedule(request, inference)
         except Exception as error:  # the border of the process: whatever it was must be told
             request.refuse(refused(error))

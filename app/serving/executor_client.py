@@ -160,13 +160,13 @@ class ExecutorClient:
         Raises:
             InferenceError: it could not be sent, the process ended meanwhile, or it took too long.
         """
-        deadline = time.monotonic() + self._bounds.seconds
+        began = time.monotonic()
         call = self._reserve(nbytes, header_nbytes)
         self._receiving += 1
         try:
             async with asyncio.timeout(self._bounds.seconds):
                 await _receive(body, self._arena.view[call.start : call.start + nbytes])
-            self._submit(call, nbytes, header_nbytes, deadline)
+            self._submit(call, nbytes, header_nbytes, began)
         except BaseException as error:
             self._arena.give(call.region)
             if isinstance(error, TimeoutError):
@@ -201,7 +201,7 @@ class ExecutorClient:
             raise InferenceError("the requests that wait take all memory: try again", 503, retry_after=1)
         return _Call(region, region.start + lead, asyncio.get_running_loop().create_future())
 
-    def _submit(self, call: _Call, nbytes: int, header_nbytes: int | None, deadline: float) -> None:
+    def _submit(self, call: _Call, nbytes: int, header_nbytes: int | None, began: float) -> None:
         """Send a request whose body has come.
 
         Raises:
@@ -210,7 +210,9 @@ class ExecutorClient:
         self._number += 1
         capacity = call.region.end - call.start
         header = NO_HEADER if header_nbytes is None else header_nbytes
-        packed = channel.REQUEST.pack(b"Q", self._number, call.start, capacity, nbytes, header, deadline)
+        deadline = began + self._bounds.seconds
+        place = call.start, capacity, nbytes, header
+        packed = channel.REQUEST.pack(b"Q", self._number, *place, began, deadline)
         rejection = self._send(packed)
         if rejection is not None:
             raise rejection

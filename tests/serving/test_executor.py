@@ -299,3 +299,19 @@ def test_what_one_request_wants_of_a_batch_is_refused_to_it_alone(tmp_path: Path
 
     with executor(tmp_path, "wants", batches=(2,), batch_seconds=4.0):
         asyncio.run(main())
+
+
+def test_a_request_that_will_be_late_makes_way_for_the_next(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as client:
+            first = asyncio.create_task(ask(client, 1, fake_engine.SLEEP))  # no mean is known: all may wait
+            await asyncio.sleep(0.05)
+            late = asyncio.create_task(ask(client, 1, fake_engine.MEET, seconds=0.3))  # nobody else comes
+            await asyncio.sleep(0.0)
+            last = asyncio.create_task(ask(client, 1, 7.0))
+            replies = [await task for task in (first, late, last)]
+            assert [r.status for r in replies] == [200, 504, 200]
+            assert data_of(replies[2], 0) == [14.0, 2.0, 2.0]
+
+    with executor(tmp_path, "hopeless", batches=()):
+        asyncio.run(main())

@@ -67,8 +67,9 @@ class Request:
     """A request in the region of the arena where its answer goes.
 
     Attributes:
-        deadline: of the monotonic clock, which is the same in all processes.
-        came: by the same clock.
+        began: when the API began to receive it, by the monotonic clock, which all processes have in common.
+        deadline: by the same clock.
+        came: to this process.
     """
 
     client: Client
@@ -77,6 +78,7 @@ class Request:
     capacity: int
     nbytes: int
     header_nbytes: int
+    began: float
     deadline: float
     came: float
     _unanswered: threading.Lock = field(default_factory=threading.Lock)

@@ -15,6 +15,7 @@ from app.serving.oip_codec import Inference, InferenceError
 from app.serving.program_cache import Batch, Ready
 from app.serving.scheduling.requests import Request
 
+_MARGIN = 1.2  # of the time to an answer over its mean: runs differ, and a late one was for nothing
 _NEW = 0.1  # share of a new sample in the mean time of runs
 _SLACK = 64  # deadlines of answered requests that are kept without a look
 LATE = "the request waited too long for its turn"
@@ -50,6 +51,7 @@ class RunQueue:
         self._batch_seconds = batch_seconds  # that a request waits for others
         self._tasks: deque[Task] = deque()
         self._seconds = 0.0  # that the tasks will take, as far as known
+        self._running = 0.0  # that those which run take
         self._deadlines: list[tuple[float, int, Request, InferenceError]] = []  # a heap
         self._order = itertools.count()
         self._changed = threading.Condition()
@@ -61,9 +63,9 @@ class RunQueue:
             InferenceError: it could not be answered in time.
         """
         with self._changed:
-            wait = self._seconds / self._instances
+            wait = (self._seconds + self._running / 2) / self._instances  # of a run half is left on average
             # With nobody before it a request runs however long runs took: else one slow run would end all.
-            if self._tasks and time.monotonic() + wait + ready.seconds > request.deadline:
+            if self._tasks and time.monotonic() + (wait + ready.seconds) * _MARGIN > request.deadline:
                 raise InferenceError(
                     f"{len(self._tasks)} requests wait for the model, for about {wait:.3g} s: longer than "
                     "this one may take",
@@ -96,6 +98,9 @@ class RunQueue:
             while True:
                 while not self._tasks:
                     self._changed.wait()
+                if self._is_hopeless(self._tasks[0]):
+                    self._expire_first()
+                    continue
                 found = self._batch(self._tasks[0])
                 patience = self._tasks[0].request.came + self._batch_seconds - time.monotonic()
                 if len(found) == max(self._tasks[0].sizes) or patience <= 0.0:
@@ -104,9 +109,22 @@ class RunQueue:
             for task in found:
                 self._tasks.remove(task)
                 self._left(task)
+                self._running += task.seconds
             if self._tasks:
                 self._changed.notify()
             return found
+
+    def _is_hopeless(self, task: Task) -> bool:
+        """True if a task would be late, and another one could run instead."""
+        late = time.monotonic() + task.ready.seconds > task.request.deadline
+        return late and len(self._tasks) > 1
+
+    def _expire_first(self) -> None:
+        task = self._tasks.popleft()
+        self._left(task)
+        task.ready.users -= 1
+        task.ready.close_unused()
+        task.request.refuse(InferenceError(LATE, 504))
 
     def _batch(self, first: Task) -> list[Task]:
         """As many tasks as can be computed together with the first."""
@@ -119,6 +137,7 @@ class RunQueue:
         """Count a run of so many seconds; None where it failed. A program that was dropped meanwhile ends."""
         with self._changed:
             ready = tasks[0].ready
+            self._running = max(0.0, self._running - sum(task.seconds for task in tasks))
             if seconds is not None:
                 mean = seconds / len(tasks)
                 ready.seconds += (mean - ready.seconds) * (_NEW if ready.seconds else 1.0)

@@ -30,12 +30,15 @@ from app.engine.core import graph
 from app.engine.core.cache import Cache
 from app.engine.core.calls import Constant, HostCall, KernelCall, SubgraphCall, planned_bodies
 from app.engine.core.program import Program
-from app.engine.runtime.cpu.memory import ALIGNMENT, MARGIN, SMALL_BLOCK, Array, Weights
+from app.engine.runtime.cpu.memory import ALIGNMENT, HUGE, MARGIN, SMALL_BLOCK, Array, Weights
 from app.engine.types.errors import KernelError
 
 MIN_STORED = 4096  # byte of an array from which on it goes to a file
 UNUSED_SECONDS = 3600.0  # since a segment was mapped last, after which it may be removed
 SUFFIX = ".weights"
+# Byte that are written at once, from a multiple of as many on: pages of a file that were are huge where the
+# file system has such.
+_WRITTEN = 8 * HUGE
 _LENGTH = Struct("<Q")
 _DIGEST = 32  # byte
 logger = logging.getLogger("stowplan.weights")
@@ -207,7 +210,7 @@ class _SegmentWriter:
     def write(self, digest: bytes, raw: Array) -> None:
         """Append an array."""
         if self._file is None:
-            self._file = self._path.open("wb")
+            self._file = self._path.open("wb", buffering=_WRITTEN)
             self._file.write(bytes(MARGIN))
         self.table[digest] = self._file.tell(), raw.size
         self._file.write(raw.data)

@@ -1,0 +1,141 @@
+"""`make bench-resident`: resident memory of a model with several shapes and instances, by /proc/PID/smaps.
+
+Each row is a process of its own that plans the model for batches of 1, 2, ... and binds the instances, then
+runs each once. Growth is counted from a small model that ran there before, which brings the interpreter and
+the compiler; file pages that are mapped count whole. It is to be packed weights and all arenas.
+"""
+
+import argparse
+import gc
+import json
+import multiprocessing
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+from rich.console import Console
+from rich.table import Table
+
+from app.engine.entry.served_model import ServedModel
+from app.engine.types.options import Bindings, Options
+from app.settings import Settings
+from benchmarks import models
+
+OPTIONS = Options(autotune=False, choose="first")
+SMALL = """<ir_version: 10, opset_import: ["" : 21]>
+small (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) <float[4, 3, 1, 1] w = {1,2,3,4,5,6,7,8,9,1,2,3}> {
+y = Conv (x, w)
+}"""
+
+
+def main(line: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.resident", description=__doc__)
+    parser.add_argument("name", nargs="?", default="resnet50", help="name, or path of an ONNX file")
+    parser.add_argument("--models", type=Path, nargs="*", default=models.FOLDERS, help="folders to look in")
+    parser.add_argument("--shapes", type=int, default=8, help="batches of 1 to as many")
+    parser.add_argument("--instances", type=int, default=4, help="of the program of one request")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    arguments = parser.parse_args(line)
+    kernels = Settings.from_environment().data.absolute() / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = models.find(arguments.name, arguments.models, Path(scratch))
+        if found.path is None:
+            sys.exit(f"{found.name}: {found.reason}")
+        path = with_symbolic_batch(found.path, Path(scratch) / "symbolic.onnx")
+        rows = []
+        for stored in (False, True):
+            for shapes, instances in ((1, 1), (arguments.shapes, 1), (1, arguments.instances)):
+                folder = Path(scratch) / f"weights{len(rows)}" if stored else None
+                rows.append(apart(path, kernels, folder, shapes, instances))
+    Console(width=120).print(table_of(found.name, rows))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"model": found.name, "rows": rows}, indent=1) + "\n")
+
+
+def with_symbolic_batch(path: Path, target: Path) -> Path:
+    """The model with a symbol as first dimension of inputs and outputs."""
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    del model.graph.value_info[:]
+    onnx.save(model, target)
+    return target
+
+
+def apart(path: Path, kernels: Path, folder: Path | None, shapes: int, instances: int) -> dict[str, Any]:
+    """A row, measured in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return dict(pool.apply(measured, (path, kernels, folder, shapes, instances)))
+
+
+def measured(path: Path, kernels: Path, folder: Path | None, shapes: int, instances: int) -> dict[str, Any]:
+    """Bytes of memory that programs of a model take here."""
+    with tempfile.TemporaryDirectory() as scratch:
+        small = Path(scratch) / "small.onnx"
+        onnx.save(onnx.parser.parse_model(SMALL), small)
+        run(ServedModel(small, OPTIONS, Bindings(), kernels=kernels, weights=folder), {"x": (1, 3, 8, 8)}, 1)
+    model = ServedModel(path, OPTIONS, Bindings(), kernels=kernels, weights=folder)
+    before = resident()
+    arenas, kept = 0, []
+    for count in range(1, shapes + 1):
+        asked = {p.name: (count, *(d or 1 for d in (p.shape or ())[1:])) for p in model.inputs}
+        programs = run(model, asked, instances)
+        arenas += sum(program.program.arena_bytes for program in programs)
+        kept.append(programs)
+    weights = sum(f.stat().st_size for f in folder.glob("*.weights")) if folder else 0
+    return {
+        "stored": folder is not None,
+        "shapes": shapes,
+        "instances": instances,
+        "weights": weights,
+        "arenas": arenas,
+        "grown": resident() - before,
+    }
+
+
+def run(model: ServedModel, shapes: dict[str, tuple[int, ...]], instances: int) -> list[Any]:
+    """Programs that ran once."""
+    programs = model.programs(shapes, ((),) * instances)
+    for program in programs:
+        program.run({p.name: np.zeros(shapes[p.name], p.dtype) for p in model.inputs})
+    return programs
+
+
+def resident() -> int:
+    """Resident bytes of this process."""
+    from app.engine.planning.heartbeat import trim
+
+    gc.collect()
+    trim()
+    text = Path("/proc/self/smaps").read_text()
+    return sum(int(kb) for kb in re.findall(r"^Rss: +(\d+) kB", text, re.MULTILINE)) << 10
+
+
+def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
+    """The rows, with growth over what it is to be."""
+    packed = {(row["shapes"], row["instances"]): row["weights"] for row in rows if row["stored"]}
+    table = Table(title=f"{name}, MiB", caption="ratio: grown over packed weights and arenas")
+    for heading in ("weights", "shapes", "instances", "packed", "arenas", "grown", "ratio"):
+        table.add_column(heading)
+    for row in rows:
+        weights = packed[row["shapes"], row["instances"]]
+        table.add_row(
+            "one copy" if row["stored"] else "copies",
+            *(str(row["shapes"]), str(row["instances"])),
+            *(f"{nbytes / 2**20:.1f}" for nbytes in (weights, row["arenas"], row["grown"])),
+            f"{row['grown'] / (weights + row['arenas']):.2f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

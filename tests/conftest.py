@@ -4,7 +4,7 @@ import ctypes
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import pytest
 
 from app.engine.types import target
 from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.garbage import uncollected
 from app.settings import Settings
 from tests.compiling import CompilerApart, resident
 from tests.harness import OWN
@@ -32,6 +33,13 @@ KERNELS = Path(os.environ.get("STOWPLAN_KERNELS", ROOT / "build" / "kernels"))  
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shots", action="store_true", help="keep pictures of the pages in build/screenshots")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Each process collects all tests: many objects, of which hardly any is garbage."""
+    with uncollected():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

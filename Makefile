@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -46,8 +46,12 @@ QUICK := $(addprefix tests/engine/,core types memory partition operators buffers
 quick: check
 	$(BIN)/pytest $(QUICK)
 
-# Everything that must hold: the checks and all tests.
-test: check
+# Everything that must hold: the checks and all tests, side by side. The checks keep one core busy for most of a
+# minute; what they find is told even where a test fails, and the other way round.
+test: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --keep-going --jobs=2 check suite
+
+suite: $(VENV)/.installed-test
 	$(BIN)/pytest
 
 # What is simulated of the CUDA kernels; needs no GPU, and compiles no kernel.

@@ -4,7 +4,7 @@ import ctypes
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import pytest
 
 from app.engine.types import target
 from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.garbage import uncollected
 from app.settings import Settings
 from tests.compiling import CompilerApart, resident
 from tests.harness import OWN
@@ -48,6 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
     own = Launching(KERNELS) if config.getoption("--gpu") else Compiling(KERNELS)
     launch_elsewhere(own)
     config.pluginmanager.register(own, "gpu")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Each process collects all tests: many objects, of which hardly any is garbage."""
+    with uncollected():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,9 +1,11 @@
 """The API alone, inside the test's process: no worker takes its jobs."""
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import uvicorn
@@ -15,6 +17,12 @@ from app.jobs.store import keys
 from app.jobs.store.database import Database
 from app.settings import Settings
 from tests.jobs.service import free_port
+
+
+@functools.cache
+def description() -> dict[str, Any]:
+    """The description of the API; nobody changes it, and making it takes most of a second."""
+    return create_app(Settings()).openapi()
 
 
 class Inside:

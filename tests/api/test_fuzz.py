@@ -14,16 +14,16 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from app.api.main import create_app
 from app.jobs.store import keys
 from app.jobs.store.database import Database, migrate
 from app.settings import Settings
 from tests.api import fuzz
+from tests.api.inside import description
 from tests.jobs.service import ENGINE, Served, serve
 
 pytestmark = pytest.mark.long
 
-schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi(), config=SchemathesisConfig())
+schema = schemathesis.openapi.from_dict(description(), config=SchemathesisConfig())
 CHECKS = (
     not_a_server_error,
     status_code_conformance,

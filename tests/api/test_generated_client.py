@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api.main import create_app
-from app.settings import Settings
+from tests.api.inside import description
 from tests.jobs.service import ROOT, Served, serve
 
 pytestmark = pytest.mark.last
@@ -73,7 +72,7 @@ content_type_overrides: {"text/csv": application/octet-stream}
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package `generated` and the quickstart."""
     folder = tmp_path_factory.mktemp("client")
-    (folder / "openapi.json").write_text(json.dumps(create_app(Settings()).openapi()))
+    (folder / "openapi.json").write_text(json.dumps(description()))
     (folder / "config.yaml").write_text(CONFIG)
     done = run(
         folder,

@@ -10,20 +10,17 @@ import httpx
 import pytest
 
 from app.api.http.auth_middleware import check_binding, scope_of
-from app.api.main import create_app
 from app.client import Client
 from app.jobs.errors import RequestError
 from app.jobs.store import keys
 from app.jobs.store.database import Database, migrate
 from app.settings import Settings, SettingsError
-from tests.api.inside import inside
+from tests.api.inside import description, inside
 from tests.api.test_models import address, refused
 from tests.jobs.service import serve
 
 OPERATIONS = [
-    (method.upper(), path)
-    for path, methods in create_app(Settings()).openapi()["paths"].items()
-    for method in methods
+    (method.upper(), path) for path, methods in description()["paths"].items() for method in methods
 ]
 
 

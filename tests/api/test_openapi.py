@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from app.api.main import create_app
 from app.api.schemas.jobs import JobOptions
 from app.api.schemas.targets import TargetSpec
 from app.engine.types.options import Options
 from app.engine.types.target import Target
-from app.settings import Settings
 from app.web import STATIC
+from tests.api.inside import description
 from tests.jobs.service import Served
 
-SPEC = create_app(Settings()).openapi()
+SPEC = description()
 
 
 def operations() -> Iterator[tuple[str, dict[str, Any]]]:

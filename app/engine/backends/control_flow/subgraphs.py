@@ -73,7 +73,10 @@ def _program(
     )
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
     try:
-        compilation = session.canonical(loaded, context.target, options, Bindings(), load_registry())
+        registry = context.cache.result(
+            load_registry, load_registry
+        )  # the tables are read once for all bodies
+        compilation = session.canonical(loaded, context.target, options, Bindings(), registry)
         return session.builder(replace(compilation, failures=context.failures), options)(concessions)
     except EngineError as cause:
         return f"{name}: {cause}"

@@ -206,7 +206,17 @@ def _images(pair: _Pair) -> Along:
         raise MixedRowsError("its statistics are those of the batch")
     if pair.along[0] > 0:
         raise MixedRowsError(f"the requests lie along axis {pair.along[0]} of its images")
+    if pair.along[0] == 0 and pair.out()[0] != pair.shape(0)[0]:
+        raise MixedRowsError("it changes the number of images")
     return pair.along[0]
+
+
+def _max_pool(pair: _Pair) -> Along:
+    """Images; the places of maxima count through all of them."""
+    places = pair.node.outputs[1:]
+    if pair.along[0] != SAME and any(v.uses() or v.is_graph_output() for v in places):
+        raise MixedRowsError("its places of maxima count through the images of all requests")
+    return _images(pair)
 
 
 def _both_images(pair: _Pair) -> Along:
@@ -451,10 +461,11 @@ RULES: Mapping[str, _Row] = {
     ),
     **_rows(
         """AveragePool BatchNormalization Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool
-        GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN LpPool MaxPool QLinearConv
+        GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN LpPool QLinearConv
         SpaceToDepth""",
         _images,
     ),
+    **_rows("MaxPool", _max_pool),
     **_rows("Resize", _images, 3),
     **_rows("GridSample", _both_images),
     **_rows("MatMul MatMulInteger", _product),

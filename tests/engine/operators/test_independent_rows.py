@@ -78,11 +78,20 @@ REFUSED = {
     "cumulated": ("y = CumSum (x, zero)", "it works along axis 0"),
     "merged": ("y = Reshape (x, columns)", r"Reshape 'Reshape y' may mix requests: it cuts across"),
     "moved": ("y = Transpose <perm = [1, 0, 2]> (x)", "output 'y' has the requests along axis 1"),
+    "places of maxima": (
+        "p, i = MaxPool <kernel_shape = [2]> (x)\ny = Cast <to = 1> (i)",
+        r"MaxPool '.*' may mix requests: its places of maxima count through the images",
+    ),
+    "resized": (
+        'y = Resize <mode = "linear"> (x, , scales)',
+        r"Resize '.*' may mix requests: it changes the number of images",
+    ),
     "random": ("r = RandomNormalLike (x)\ny = Add (x, r)", "no rule shows that it does not"),
 }
 CONSTANTS = (
     "<int64[1] axes = {0}, int64[2] flat = {-1, 24}, int64[1] last = {-1}, int64[1] first = {-100}, "
-    "int64[1] back = {-1}, int64 zero = {0}, int64[2] columns = {6, -1}>"
+    "int64[1] back = {-1}, int64 zero = {0}, int64[2] columns = {6, -1}, "
+    "float[3] scales = {2.0, 1.0, 1.0}>"
 )
 
 

@@ -73,6 +73,7 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "post /v2/models/{name}/versions/{version}/infer",
         "post /v1/jobs/{job_id}/cancel",
         "post /v1/jobs/{job_id}/retry",
+        "post /v1/jobs/{job_id}/peak",
         "post /v1/jobs/{job_id}/export",
         "post /v1/job-groups",
         "get /v1/job-groups/{group_id}",

@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 Sha256 = Annotated[
     str,
@@ -17,7 +27,6 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 _MAX_INTEGER = 2**63 - 1
 Size = Annotated[int, Field(ge=1, le=_MAX_INTEGER)]
 Dimension = Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
-SymbolicDimension = Annotated[str, Field(min_length=1, max_length=100)]
 Integer = Annotated[int, Field(ge=-(2**63), le=_MAX_INTEGER)]
 Scalar = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=_MAX_INTEGER)] | StrictFloat
 Scope = Literal["read", "submit", "admin"]
@@ -25,6 +34,22 @@ State = Literal["queued", "waiting_for_target", "running", "succeeded", "failed"
 Label = Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 Labels = Annotated[
     dict[Label, Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]], Field(max_length=32)
+]
+
+
+def _one_reason(value: object, validate: ValidatorFunctionWrapHandler) -> object:
+    """One error at the place of the dimension, where a union has one for each of its types."""
+    try:
+        return validate(value)
+    except ValidationError:
+        found = repr(value)[:60]
+        raise ValueError(
+            f"expected a number of 0 or more, or a symbol such as 'N<=8' or 'H:64..960%32', found {found}"
+        ) from None
+
+
+ShapeDimension = Annotated[
+    Dimension | Annotated[str, Field(min_length=1, max_length=100)], WrapValidator(_one_reason)
 ]
 
 

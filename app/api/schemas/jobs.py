@@ -12,9 +12,9 @@ from app.api.schemas.fields import (
     Scalar,
     Schema,
     Sha256,
+    ShapeDimension,
     Size,
     State,
-    SymbolicDimension,
 )
 from app.engine.types import backend_names
 from app.engine.types.errors import InputError
@@ -175,7 +175,7 @@ class InputStorage(Schema):
 class BindingsRequest(Schema):
     """Shapes, values and ranges of a model's inputs."""
 
-    input_shapes: dict[Name, list[Dimension | SymbolicDimension]] = Field(
+    input_shapes: dict[Name, list[ShapeDimension]] = Field(
         default_factory=dict,
         description="Dimensions by input name: numbers, or symbols whose sizes one program serves: `N<=8` (1 "
         "to 8), `H:32..640%32` (multiples of 32), `N` (the same size as where its bounds are spelled).",

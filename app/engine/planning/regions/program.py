@@ -36,7 +36,7 @@ COVERED = 1024  # points at which groups are lowered whose kernels have sizes as
 Build = Callable[[MemoryConcessions], Program]
 
 
-class RowRefusedError(RegionError):
+class RowRefusedError(RegionError, code="region-row-refused"):
     """A row of the plan does not compute its group at a point."""
 
     def __init__(self, denied: Denied, message: str) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +23,8 @@ from app.jobs.store.database import deployment_files, deployments
 from app.jobs.worker.child_request import target_of
 
 Row = sa.RowMapping
+# How a deployment is served where nothing else is said: one inference at a time.
+ALONE: dict[str, Any] = {"instances": 1, "batch_sizes": [], "batch_delay_ms": 0.0}
 
 
 def create(
@@ -30,7 +33,7 @@ def create(
     name: str,
     version: int | None = None,
     *,
-    serving: Mapping[str, Any],
+    serving: Mapping[str, Any] = MappingProxyType(ALONE),
     most: int | None = None,
     most_of_all: int | None = None,
 ) -> tuple[Row, bool]:
@@ -89,7 +92,7 @@ def create(
 def serving_of(row: Row) -> Mapping[str, Any]:
     """How the process of a deployment runs it; deployments of earlier releases have one instance."""
     given: dict[str, Any] = row["request"].get("serving", {})
-    return {"instances": 1, "batch_sizes": [], "batch_delay_ms": 0.0} | given
+    return ALONE | given
 
 
 def _versions(connection: sa.Connection, name: str) -> dict[int, Row]:

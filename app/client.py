@@ -439,8 +439,7 @@ class Client:
 
     def undeploy(self, name: str, *, version: int | None = None) -> None:
         """End a deployed model, or one version of it."""
-        which = {} if version is None else {"version": version}
-        self._send("DELETE", f"/v1/deployments/{name}", params=which)
+        self._send("DELETE", f"/v1/deployments/{name}", params={"version": version} if version else {})
 
     def decisions(self, job_id: str, node: str | None = None) -> list[Json]:
         """Decisions for each step of a job's plan, or for the one that computes a node."""
@@ -487,7 +486,8 @@ def _refuse(answer: "httpx.Response") -> None:
     raise ServiceFailureError(problem)
 
 
-def _read(kind: type[Answer], found: Json) -> Answer:  # the fields that its class has
+def _read(kind: type[Answer], found: Json) -> Answer:
+    """The fields of an answer that its class has."""
     return kind(**{field.name: found[field.name] for field in fields(kind)})
 
 

@@ -41,7 +41,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer of the executor; seconds are None for what it did not begin, 0 where no later try helps."""
+    """Answer of the executor.
+
+    Attributes:
+        waited: seconds; None for a request that it did not begin, as `ran`.
+        retry_after: seconds after which another try may succeed; 0 where none helps.
+    """
 
     status: int
     body: bytes

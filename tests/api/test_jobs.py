@@ -1,5 +1,6 @@
 """Jobs over HTTP: asked for, followed, listed, deleted."""
 
+import json
 import re
 
 import pytest
@@ -30,6 +31,28 @@ def test_a_job_is_accepted_with_its_address_and_ends_with_artifacts(service: Ser
     assert [a["name"] for a in job["artifacts"]] == ["decisions.json", "plan.json", "report.html"], (
         "only names on the list"
     )
+
+
+def test_the_peak_of_a_shape_is_told_by_the_memory_of_the_job(service: Served) -> None:
+    size = {"terms": [[64, ["N"]]], "divisor": 1}
+    buffer = {"id": "a", "lower": 0, "upper": 1, "alignment": 64, "bytes": size, "parts": [], "table": []}
+    region = {
+        "symbols": {"N": [1, 8, 1]},
+        "inputs": {"x": ["N"]},
+        "buffers": [buffer | {"below": {}}],
+        "exact": True,
+        "worst_bytes": 512,
+        "proof": "",
+    }
+    text = json.dumps({"region": region}, separators=(",", ":"))
+    url = f"/v1/jobs/{service.end(service.submit(f'memory {text}'))['id']}/peak"
+    answer = service.http.post(url, json={"input_shapes": {"x": [3]}})
+    assert answer.json() == {"peak_bytes": 192, "exact": True, "worst_bytes": 512, "proof": ""}
+    refused(service.http.post(url, json={"input_shapes": {"x": [9]}}), 422, "request-invalid")
+    other = service.end(service.submit('memory {"peak_bytes":7}'))["id"]
+    body = service.http.post(f"/v1/jobs/{other}/peak", json={"input_shapes": {"x": [3]}})
+    refused(body, 422, "request-invalid")
+    assert "every run takes 7 byte" in body.text
 
 
 def test_an_artifact_comes_with_a_tag_and_a_sandbox(service: Served) -> None:

@@ -16,7 +16,7 @@ from app.api.routes.jobs import JobId
 from app.api.schemas.decisions import DecisionList
 from app.api.schemas.memory_plans import PeakAnswer, PeakRequest
 from app.api.service import Service, ServiceOf
-from app.engine.memory.region_peak import peak_at
+from app.engine.memory.region_peak import peak_at, region_part
 from app.engine.types.errors import InputError
 from app.jobs.errors import ArtifactNotFoundError, JobNotFoundError, NodeNotFoundError, RequestError
 from app.jobs.store import job_repository
@@ -135,12 +135,8 @@ def list_decisions(
 def ask_peak(job_id: JobId, body: PeakRequest, service: ServiceOf) -> PeakAnswer:
     """Bytes of the arena at shapes of the region of a job, by the formulas of its memory.json."""
     memory = json.loads(service.blobs.path(_file(service, job_id, "memory.json")[0]).read_bytes())
-    region = memory.get(
-        "region", {"rejection": f"its shapes have no symbol, and take {memory['peak_bytes']} byte"}
-    )
-    if "rejection" in region:
-        raise RequestError(f"job {job_id!r} has no plan for a region: {region['rejection']}")
     try:
+        region = region_part(memory)
         found = peak_at(region, {name: tuple(dims) for name, dims in body.input_shapes.items()})
     except InputError as error:
         raise RequestError(error.message, pointer=error.pointer) from None

@@ -36,6 +36,20 @@ def region_of(document: Mapping[str, Any]) -> Region:
     return Region({name: tuple(dims) for name, dims in document["inputs"].items()}, symbols)
 
 
+def region_part(memory: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part `region` of a memory.json.
+
+    Raises:
+        InputError: there is none, or no plan serves the region; the message says why.
+    """
+    region: Mapping[str, Any] | None = memory.get("region")
+    if region is None:
+        raise InputError(f"no input shape has a symbol; every run takes {memory['peak_bytes']} byte")
+    if "rejection" in region:
+        raise InputError(f"no plan serves the region: {region['rejection']}")
+    return region
+
+
 def peak_at(document: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Peak:
     """The peak at shapes of the inputs, from the part `region` of a memory.json.
 

@@ -119,7 +119,7 @@ def _alike(node: ir.Node, alone: ir.Node, pairs: Mapping[ir.Value, ir.Value]) ->
 
 
 def _constant(value: ir.Value, alone: ir.Value, count: int) -> Along:
-    """What a constant of the stacked graph is to that of one request."""
+    """Axis along which a constant of the stacked graph repeats that of one request; SAME or DIFFERENT."""
     here, there = graph.constant(value), graph.constant(alone)
     if here is None or there is None:
         return DIFFERENT

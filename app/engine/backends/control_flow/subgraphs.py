@@ -73,9 +73,8 @@ def _program(
     )
     loaded = Loaded(ir.Model(view.clone(), ir_version=10), (), len(body))
     try:
-        registry = context.cache.result(
-            load_registry, load_registry
-        )  # the tables are read once for all bodies
+        # The tables are read once for all bodies.
+        registry = context.cache.result(load_registry, load_registry)
         compilation = session.canonical(loaded, context.target, options, Bindings(), registry)
         return session.builder(replace(compilation, failures=context.failures), options)(concessions)
     except EngineError as cause:

@@ -15,7 +15,7 @@ from app.engine.cost.roofline import roofline
 from app.engine.operators import attention, attention_pattern
 from app.engine.operators.attention_pattern import Core, Operand
 from app.engine.operators.operands import group_rejection, itemsize
-from app.kernels.cpu.attention import ADDITIVE, BOOLEAN, AttentionRowsSizes
+from app.kernels.cpu.attention import ADDITIVE, BOOLEAN, CLEARED, AttentionRowsSizes
 from app.kernels.cpu.attention_blocks import TILES, AttentionBlocksSizes
 from app.kernels.cpu.codegen import tiles
 
@@ -210,7 +210,7 @@ def strides(core: Core) -> dict[str, int]:
         **dict(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), masked)),
         "mask_length": keys if mask is None else mask.shape[3],
         "causal": core.causal,
-        "zero": core.zero + core.clears_nan,
+        "zero": CLEARED if core.clears_nan else core.zero,
         "past": core.past,
     }
 

@@ -22,7 +22,7 @@ DTYPES = ("float32", "float64")
 REGISTERS = {4: 16, 8: 16, 16: 32}  # by float32 lanes: sums, a vector of each column, and one of weights
 VECTORS = 8  # of columns of a tile, at most
 PANEL = 2 / 3  # of the first cache, that the rows of a strip which a tile reads may take
-# What takes the time of products, measured on Sapphire Rapids with registers of 8 and 16 float32:
+# Costs beside those of products, measured on Sapphire Rapids with registers of 8 and 16 float32:
 EFFICIENCY = 0.65
 TILE = 40.0  # steps of the reduction, as long as a tile takes to end and begin again for each tap
 COPY = 16.0  # operations, as long as an element of the input takes

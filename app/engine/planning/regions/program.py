@@ -6,7 +6,6 @@ say of themselves is asked at every point, so a program is made only where all o
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -116,9 +115,9 @@ class RegionProgram:
             for group, choice in plan.require("implementation").items()
             if len(self._kernels_by_group.get(group.name, ())) > 1
         ]
-        step = -(-self.region.count // COVERED)
-        for point in itertools.islice(self.region.points(), 0, None, step) if several else ():
-            self._resize(point)
+        count = self.region.count
+        for index in range(0, count, -(-count // COVERED)) if several else ():
+            self._resize(self.region.at(index))
             for g, choice in several:
                 with contextlib.suppress(RowRefusedError):  # that point has a program of its own
                     fresh = Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op)

@@ -107,7 +107,7 @@ class WeightStore:
                 if digest in places and digest not in writer.table:
                     name, place = places[digest]
                     known = self._bytes_of(name, place, used)
-                # What another process has written is not believed.
+                # Bytes that another process has written are compared, not believed.
                 if known is not None and np.array_equal(known, raw):
                     settle(known.view(array.dtype).reshape(array.shape))
                     continue

@@ -43,10 +43,6 @@ class Symbol:
         """Every size."""
         return range(self.low, self.high + 1, self.step)
 
-    def divisible(self, divisor: int) -> bool:
-        """True if every size is a multiple of a divisor."""
-        return self.step % divisor == 0 or (self.low == self.high and self.low % divisor == 0)
-
     def __str__(self) -> str:
         """The spelling that a request has."""
         return f"{self.name}:{self.low}..{self.high}" + f"%{self.step}" * (self.step > 1)
@@ -76,8 +72,15 @@ class Region:
 
     def points(self) -> Iterator[Point]:
         """Every point, the largest sizes first."""
-        for sizes in itertools.product(*(reversed(s.sizes) for s in self.symbols.values())):
-            yield dict(zip(self.symbols, sizes))
+        return map(self.at, range(self.count))
+
+    def at(self, index: int) -> Point:
+        """The point at a position in `points`."""
+        found: dict[str, int] = {}
+        for name, s in reversed([*self.symbols.items()]):
+            index, place = divmod(index, len(s.sizes))
+            found[name] = s.high - place * s.step
+        return {name: found[name] for name in self.symbols}
 
     def index(self, point: Point) -> int:
         """The position of a point in `points`."""
@@ -110,11 +113,9 @@ class Region:
         """Reason why shapes lie outside of the region; empty where they lie inside."""
         if self.point(shapes) is not None:
             return ""
-        spelled = {
-            n: ", ".join(str(self.symbols.get(str(d), d)) for d in dims) for n, dims in self.inputs.items()
-        }
         told = "; ".join(
-            f"{name!r} takes [{dims}], found {list(shapes.get(name, ()))}" for name, dims in spelled.items()
+            f"{name!r} takes [{self.spelled(name)}], found {list(shapes.get(name, ()))}"
+            for name in self.inputs
         )
         return f"outside of the region of shapes: {told}"
 

@@ -15,7 +15,7 @@ BYTE_PAIRS = "int16x2 * int8x2"
 # Four 8-bit numbers in one int32; of the two that are multiplied the named one is unsigned, the other signed.
 # Both sums of two products must fit int16 (see `quads_fit`), else they saturate.
 LEFT_UNSIGNED, RIGHT_UNSIGNED = "uint8x4 * int8x4", "int8x4 * uint8x4"
-# Of these both are signed (ARM: sdot), and nothing saturates.
+# Two that are both signed (ARM: sdot), whose products never saturate.
 BOTH_SIGNED = "int8x4 * int8x4"
 # The same without saturation: added to the int32 at once, by one instruction (x86: vpdpbusd), or in pairs
 # of int16 on processors that have none.
@@ -77,7 +77,7 @@ QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 1)}
 LINE = 64  # bytes of a cache line
 TILE = 16  # rows of a tile register, and elements of four bytes of a row
 
-# Of tile registers, see `matrix_tiles` and `integer_tiles`.
+# Shapes for tile registers, see `matrix_tiles` and `integer_tiles`.
 TILED: Shapes = {16: (32, 16, 2, 1)}
 # Of fixed point, which takes four registers for a vector of columns.
 FIXED: Shapes = {4: (2, 1, 2, 1), 8: (2, 1, 2, 1), 16: (4, 2, 3, 1)}

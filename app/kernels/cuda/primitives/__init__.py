@@ -297,7 +297,7 @@ for _n in (64, 128, 256):
 assembly(
     "wgmma_wait", "v", "n", "wgmma.wait_group.sync.aligned $0;", effect=True
 )  # until so many are under way
-# What this thread has written to shared memory, for warpgroups that multiply it after a barrier.
+# Fence of what this thread has written to shared memory: warpgroups multiply it after a barrier.
 assembly("fence_shared", "v", "", "fence.proxy.async.shared::cta;", effect=True)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from app.engine.types.errors import InputError
-from app.engine.types.regions.region import Symbol, bound, region_of
+from app.engine.types.regions.region import Region, Symbol, bound, region_of
 
 
 def test_bounds_and_divisors_are_read() -> None:
@@ -81,7 +81,13 @@ def test_samples_have_every_corner_and_points_of_the_region_only() -> None:
             assert {"N": n, "L": length, "H": 5} in samples
 
 
-def test_divisibility_is_a_fact_of_a_symbol() -> None:
-    assert Symbol("H", 32, 640, 32).divisible(16)
-    assert not Symbol("L", 1, 512).divisible(2)
-    assert Symbol("N", 6, 6).divisible(3)
+def test_points_are_numbered_and_a_huge_region_is_not_enumerated() -> None:
+    region = Region({"x": ("N", "L")}, {"N": Symbol("N", 2, 6, 2), "L": Symbol("L", 1, 4)})
+    points = [*region.points()]
+    assert len(points) == region.count == 12
+    assert points[0] == region.largest
+    assert len({tuple(p.items()) for p in points}) == 12
+    assert [region.index(p) for p in points] == [*range(12)]
+    huge = Region({"x": ("N",)}, {"N": Symbol("N", 1, 2**40)})
+    assert next(huge.points()) == {"N": 2**40}
+    assert huge.at(huge.count - 1) == {"N": 1}

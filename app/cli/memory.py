@@ -80,20 +80,14 @@ def add_peak(parser: argparse.ArgumentParser) -> None:
 @service.asking
 def peak(client: Client, arguments: argparse.Namespace) -> int:
     """Show what a shape takes before it runs, by the formulas of a memory.json."""
-    from app.engine.memory.region_peak import peak_at
+    from app.engine.memory.region_peak import peak_at, region_part
     from app.engine.types.errors import EngineError
 
     path = Path(arguments.job)
     text = path.read_bytes() if path.is_file() else client.artifact(arguments.job, "memory.json")
-    memory = json.loads(text)
-    region = memory.get(
-        "region", {"rejection": f"no shape had a symbol; the peak is {memory['peak_bytes']} byte"}
-    )
-    if "rejection" in region:
-        print(f"stowplan: no plan for a region: {region['rejection']}", file=sys.stderr)
-        return service.REFUSED
     shapes = {name: tuple(map(int, dims)) for name, dims in input_shapes(arguments.input).items()}
     try:
+        region = region_part(json.loads(text))
         found = peak_at(region, shapes)
     except EngineError as error:
         print(f"stowplan: {error.message}", file=sys.stderr)

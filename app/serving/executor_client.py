@@ -154,18 +154,21 @@ class ExecutorClient:
         self._lose()
         self.state = "deleted"
 
-    async def infer(self, body: AsyncIterable[bytes], nbytes: int, header_nbytes: int | None) -> Reply:
+    async def infer(
+        self, body: AsyncIterable[bytes], nbytes: int, header_nbytes: int | None, waited: float = 0.0
+    ) -> Reply:
         """Send a request, and wait for the answer of the executor.
 
         Args:
             body: its pieces, as they come from the network.
             nbytes: its size, as announced.
             header_nbytes: size of the JSON at its start; None when all of it is JSON.
+            waited: seconds since it came to this machine, of which its time limit is counted too.
 
         Raises:
             InferenceError: it could not be sent, the process ended meanwhile, or it took too long.
         """
-        began = time.monotonic()
+        began = time.monotonic() - waited
         call = self._reserve(nbytes, header_nbytes)
         self._receiving += 1
         try:

@@ -37,15 +37,17 @@ class Deployed:
     client: ExecutorClient
     metrics: metrics.Metrics
 
-    async def infer(self, body: AsyncIterable[bytes], nbytes: int, header: int | None) -> Reply:
+    async def infer(
+        self, body: AsyncIterable[bytes], nbytes: int, header: int | None, waited: float = 0.0
+    ) -> Reply:
         """Send a request to it, see `ExecutorClient.infer`.
 
         Raises:
             InferenceError: there is no answer.
         """
-        began = time.monotonic()
+        began = time.monotonic() - waited
         try:
-            reply = await self.client.infer(body, nbytes, header)
+            reply = await self.client.infer(body, nbytes, header, waited)
         except InferenceError as error:
             self.metrics.note(error.status, time.monotonic() - began, None, None)
             raise

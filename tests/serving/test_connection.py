@@ -1,5 +1,6 @@
 """The HTTP server's connections, and the two ends of an executor's."""
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -7,14 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from app.api.http.connection_limits import ConnectionLimiter, ConnectionLimits
+from app.api.http.connection_limits import ConnectionLimiter, ConnectionLimits, seconds_in_kernel
 from app.serving import channel
 from tests.jobs.service import free_port
 
@@ -120,6 +122,22 @@ def test_refused_bodies_that_do_not_come_hold_nobody_up(port: int) -> None:
         for connection in reversed(refused):
             connection.sendall(b"x" * 1_900_000 + head(3) + b"abc")
             assert answer(connection)["last"] == "abc"
+
+
+def test_the_time_that_bytes_lie_unread_is_known() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, connected(listener.getsockname()[1]) as sender:
+        accepted, _ = listener.accept()
+        with accepted:
+            transport = cast(asyncio.BaseTransport, SimpleNamespace(get_extra_info=lambda _name: accepted))
+            sender.sendall(b"a head")
+            time.sleep(0.3)
+            assert 0.25 <= seconds_in_kernel(transport) < 10.0
+            sender.sendall(b"more")
+            assert seconds_in_kernel(transport) < 0.25
+    here, there = socket.socketpair()
+    with here, there:
+        transport = cast(asyncio.BaseTransport, SimpleNamespace(get_extra_info=lambda _name: here))
+        assert seconds_in_kernel(transport) == 0.0
 
 
 def test_requests_sent_ahead_of_a_refusal_are_answered(port: int) -> None:

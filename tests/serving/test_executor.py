@@ -19,7 +19,7 @@ from app.serving.executor import run
 from app.serving.executor_client import Bounds, ExecutorClient, Reply
 from app.serving.executor_config import ExecutorConfig
 from app.serving.oip_codec import InferenceError
-from app.serving.scheduling.run_queue import LATE
+from app.serving.scheduling.run_queue import LATE, OVERDUE
 from tests.jobs import fake_engine
 from tests.jobs.service import ENGINE
 
@@ -79,7 +79,9 @@ async def connected(folder: Path, bounds: Bounds = BOUNDS) -> AsyncIterator[Exec
         client.close()
 
 
-async def ask(client: ExecutorClient, rows: int, first: float = 1.0, seconds: float | None = None) -> Reply:
+async def ask(
+    client: ExecutorClient, rows: int, first: float = 1.0, seconds: float | None = None, waited: float = 0.0
+) -> Reply:
     """Binary data in, JSON out."""
     size = {"binary_data_size": rows * 12}
     tensor = {"name": "x", "shape": [rows, 3], "datatype": "FP32", "parameters": size}
@@ -92,7 +94,7 @@ async def ask(client: ExecutorClient, rows: int, first: float = 1.0, seconds: fl
     async def pieces() -> AsyncIterator[bytes]:
         yield body
 
-    return await client.infer(pieces(), len(body), len(header))
+    return await client.infer(pieces(), len(body), len(header), waited)
 
 
 def test_a_model_that_never_loads_ends_its_process(tmp_path: Path) -> None:
@@ -188,6 +190,18 @@ def test_a_request_is_answered_at_its_deadline_though_it_runs(tmp_path: Path) ->
             assert reply.status == 504
 
     with executor(tmp_path, "late"):
+        asyncio.run(main())
+
+
+def test_time_before_a_request_was_read_counts_against_its_limit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as client:
+            reply = await ask(client, 1, seconds=1.0, waited=1.5)
+            assert (reply.status, reply.retry_after) == (503, 1)
+            assert json.loads(reply.body)["error"] == OVERDUE
+            assert (await ask(client, 1, seconds=30.0, waited=1.5)).status == 200
+
+    with executor(tmp_path, "overdue"):
         asyncio.run(main())
 
 

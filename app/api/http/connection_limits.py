@@ -8,6 +8,8 @@ and then read the answer. Few such bodies are read at once: those of requests th
 
 import asyncio
 import logging
+import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +22,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _LOOK_SECONDS = 0.5  # between two looks at all connections
 _MAX_CLOSED = 25  # connections in one look: each takes some 50 us, and other requests wait meanwhile
 _NEXT_SECONDS = 0.005  # before the next look where more connections are late
+WAITED = "stowplan.waited"  # key of a scope: seconds that a request lay in the kernel before it was read
+_LAST_RECEIVED = struct.Struct("52xI")  # tcpi_last_data_recv of struct tcp_info, in ms: tcp(7), linux/tcp.h
 _MAX_HEAD = 1 << 17  # byte of a request line and headers; those read with its first byte do not count
 _DRAINED = 16  # bodies of answered requests that are read at once
 _DRAIN_SECONDS = 0.5  # after which one that is read still makes way for another
@@ -168,6 +172,7 @@ class LimitedConnection(HttpToolsProtocol):
         """Count a request whose head has come."""
         self._head_nbytes = None
         self._in_body = True
+        self.scope[WAITED] = seconds_in_kernel(self.transport)  # type: ignore[literal-required]  # ours
         super().on_headers_complete()
         self.requests += 1
 
@@ -194,3 +199,15 @@ class LimitedConnection(HttpToolsProtocol):
         """Note that it takes the answer again."""
         self.paused_since = None
         super().resume_writing()
+
+
+def seconds_in_kernel(transport: asyncio.BaseTransport) -> float:
+    """Seconds since the last bytes of a TCP connection came, which a busy loop reads late; 0 for others."""
+    found = transport.get_extra_info("socket")
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return 0.0
+    try:
+        told = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED.size)
+    except OSError:
+        return 0.0
+    return float(_LAST_RECEIVED.unpack(told)[0]) * 1e-3 if len(told) == _LAST_RECEIVED.size else 0.0

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.http import body_limits
+from app.api.http.connection_limits import WAITED
 from app.api.http.errors import protocol_error
 from app.api.service import Service
 from app.serving.executor_client import Reply
@@ -124,7 +125,8 @@ async def _infer(request: Request, service: Service) -> Response:
         raise InferenceError("Content-Length: expected the size of the body", 411)
     header = _count(headers.get(HEADER_LENGTH), "Inference-Header-Content-Length")
     try:
-        return _answered(await found.infer(request.stream(), nbytes, header))
+        waited = request.scope.get(WAITED, 0.0)
+        return _answered(await found.infer(request.stream(), nbytes, header, waited))
     except ClientDisconnect:
         raise InferenceError("the client is gone") from None
 

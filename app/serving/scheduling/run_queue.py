@@ -20,6 +20,7 @@ _MARGIN = 1.2  # of the time to an answer over its mean: runs differ, and a late
 _NEW = 0.1  # share of a new sample in the mean time of runs
 _SLACK = 64  # deadlines of answered requests that are kept without a look
 LATE = "the request waited too long for its turn"
+OVERDUE = "the request may take no longer than it took to come"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +66,8 @@ class RunQueue:
         """
         with self._changed:
             wait = (self._seconds + self._running / 2) / self._instances  # of a run half is left on average
+            if time.monotonic() >= request.deadline:
+                raise InferenceError(OVERDUE, 503, retry_after=max(1, math.ceil(wait)))
             # With nobody before it a request runs however long runs took: else one slow run would end all.
             if self._tasks and time.monotonic() + (wait + ready.seconds) * _MARGIN > request.deadline:
                 raise InferenceError(

@@ -11,9 +11,10 @@ from tests.harness import Array
 
 IMAGE_KINDS = (
     *("conv3", "conv3", "stride", "conv1", "depthwise", "Relu", "Sigmoid", "concat", "add"),
-    *("split", "pool", "average", "gate", "up", "softmax"),
+    *("split", "pool", "average", "gate", "up", "softmax", "every second", "tokens", "normalize", "transpose"),
 )  # fmt: skip
-TEXT_KINDS = ("attention", "mlp", "norm", "shift", "add", "Tanh", "scale", "mean")
+TEXT_KINDS = ("attention", "mlp", "norm", "shift", "add", "Tanh", "scale", "mean", "mask", "most", "reverse")
+FAR = 2**31 - 1  # the end of any axis
 WIDTH, HEADS, WORDS, LONGEST = 16, 2, 11, 40  # of the texts
 
 
@@ -106,11 +107,38 @@ def images(rng: np.random.Generator, nodes: int) -> Network:
             made = found.add(f'Resize <mode = "nearest"> ({name}, , {scales})'), c, side // 2
         elif kind == "softmax":
             made = found.add(f"Softmax <axis = 1> ({name})"), c, side
+        elif kind == "every second" and side < 8:
+            slices = (np.array([0, 0]), np.array([FAR, FAR]), np.array([2, 3]), np.array([2, 2]))
+            made = found.add(f"Slice ({name}, {', '.join(map(found.constant, slices))})"), c, side * 2
+        elif kind == "tokens":
+            made = _tokens(found, name, c, k, rng), k, side
+        elif kind == "normalize":
+            scale, bias = found.weight(c, rng=rng), found.weight(c, rng=rng)
+            made = found.add(f"InstanceNormalization ({name}, {scale}, {bias})"), c, side
+        elif kind == "transpose":
+            back = found.add(f"Transpose <perm = [0, 2, 3, 1]> ({name})")
+            scaled = found.add(f"Mul ({back}, {found.weight(c, rng=rng)})")
+            made = found.add(f"Transpose <perm = [0, 3, 1, 2]> ({scaled})"), c, side
         else:
             continue
         values.append(made)
     found.outputs = [values[-1][0]]
+    if rng.random() < 0.5:  # a classifier beside it
+        pooled = found.add(f"Flatten ({found.add(f'GlobalAveragePool ({values[-1][0]})')})")
+        found.outputs.append(found.add(f"MatMul ({pooled}, {found.weight(values[-1][1], 5, rng=rng)})"))
     return found
+
+
+def _tokens(found: Network, name: str, c: int, k: int, rng: np.random.Generator) -> str:
+    """Pixels as a sequence [n, h * w, c], multiplied, and back to an image of the same sides."""
+    shape = found.add(f"Shape ({name})")
+    flat = found.add(f"Reshape ({name}, {found.constant(np.array([0, c, -1]))})")
+    rows = found.add(f"Transpose <perm = [0, 2, 1]> ({flat})")
+    mixed = found.add(f"MatMul ({rows}, {found.weight(c, k, rng=rng)})")
+    back = found.add(f"Transpose <perm = [0, 2, 1]> ({mixed})")
+    first, rest = (found.add(f"Gather ({shape}, {found.constant(np.array(axes))})") for axes in ([0], [2, 3]))
+    target = found.add(f"Concat <axis = 0> ({first}, {found.constant(np.array([k]))}, {rest})")
+    return found.add(f"Reshape ({back}, {target})")
 
 
 def texts(rng: np.random.Generator, blocks: int) -> Network:
@@ -153,6 +181,15 @@ def texts(rng: np.random.Generator, blocks: int) -> Network:
             x = found.add(f"{op} ({x}, {found.weight(WIDTH, rng=rng)})")
         elif kind == "add":
             x = found.add(f"Add ({x}, {found.add(f'Sigmoid ({x})')})")
+        elif kind == "mask":
+            known = found.add(f"Equal (ids, {found.constant(np.array(int(rng.integers(WORDS))))})")
+            wide = found.add(f"Unsqueeze ({known}, {found.constant(np.array([2]))})")
+            x = found.add(f"Where ({wide}, {found.constant(np.array(0.5, np.float32))}, {x})")
+        elif kind == "most":
+            x = found.add(f"Add ({x}, {found.add(f'ReduceMax <keepdims = 1> ({x}, {one})')})")
+        elif kind == "reverse":
+            slices = (np.array([-1]), np.array([-FAR]), np.array([1]), np.array([-1]))
+            x = found.add(f"Slice ({x}, {', '.join(map(found.constant, slices))})")
         elif kind == "mean":
             x = found.add(f"Sub ({x}, {found.add(f'ReduceMean <keepdims = 1> ({x}, {one})')})")
         else:

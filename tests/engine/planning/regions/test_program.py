@@ -9,86 +9,21 @@ import onnx
 import onnx.reference
 import pytest
 
-from app.engine.core.registry import load as load_registry
-from app.engine.memory.problem import Problem, validate
 from app.engine.memory.region_peak import peak_at, region_of
-from app.engine.model.load import load
-from app.engine.planning.regions.entry import region_of_model
 from app.engine.planning.regions.memory import memory_formulas
-from app.engine.planning.regions.program import RegionProgram
 from app.engine.planning.regions.runner import RegionRunner
-from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import InputError, RegionError
-from app.engine.types.options import Bindings, Options
-from app.engine.types.regions.region import Point, bound
-from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.planning.regions.networks import Network, images, texts
-from tests.harness import OWN, Array
-
-OPTIONS = Options(autotune=False, choose="first", backends=OWN)
-SHAPES = 5  # of each network, beside its samples
+from tests.engine.planning.regions.networks import images, texts
+from tests.fuzzing.regions import SHAPES, check, drawn, expected, network, planned, points_of
 
 
-def planned(path: Path, spelled: dict[str, list[int | str]]) -> RegionProgram:
-    shapes, region = bound(spelled)
-    bindings = Bindings(shapes, region=region)
-    return region_of_model(load(path), host(), OPTIONS, bindings, load_registry())
-
-
-def drawn(found: Network, path: Path, point: Point, rng: np.random.Generator) -> dict[str, Array]:
-    _, region = bound(found.spelled)
-    assert region is not None
-    ((name, shape),) = region.shapes(point).items()
-    if name == "ids":
-        return {name: rng.integers(0, 11, shape)}
-    return {name: rng.standard_normal(shape).astype(np.float32)}
-
-
-def expected(path: Path, inputs: dict[str, Array]) -> list[Array]:
-    """Outputs by the evaluator of the package onnx."""
-    return onnx.reference.ReferenceEvaluator(onnx.load(path)).run(None, inputs)  # type: ignore[no-any-return]
-
-
-def points_of(program: RegionProgram, rng: np.random.Generator) -> list[Point]:
-    every = list(program.region.points())
-    least = {n: s.low for n, s in program.region.symbols.items()}
-    return [program.region.largest, least, *(every[i] for i in rng.integers(len(every), size=SHAPES))]
-
-
-def check(found: Network, folder: Path, seed: int, compiler: Compiler) -> None:
-    rng = np.random.default_rng(seed)
-    path = found.save(folder / "net.onnx")
-    program = planned(path, found.spelled)
-    peaks = {}
-    for point in points_of(program, rng):
-        inputs = drawn(found, path, point, rng)
-        plan = program.at(point)
-        buffers = plan.compilation.plan.require("buffers")
-        validate(Problem(buffers.assignment.problem.buffers), plan.placement.solution)
-        peaks[tuple(point.values())] = plan.arena_bytes
-        with closing(Executor(plan, compiler, poison=True)) as executor:
-            outputs = executor.run(inputs)
-        for result, reference in zip(outputs.values(), expected(path, inputs), strict=True):
-            assert isinstance(result, np.ndarray)
-            assert result.shape == reference.shape, point
-            scale = max(1.0, float(np.abs(reference).max()))
-            np.testing.assert_allclose(result, reference, atol=2e-4 * scale, rtol=0, err_msg=str(point))
-    assert max(peaks.values()) == peaks[tuple(program.region.largest.values())]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_images_of_every_size_are_those_of_the_reference(
+@pytest.mark.parametrize("seed", range(20))
+def test_outputs_of_every_shape_are_those_of_the_reference(
     seed: int, tmp_path: Path, compiler: Compiler
 ) -> None:
-    check(images(np.random.default_rng(seed), 14), tmp_path, seed, compiler)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_texts_of_every_length_are_those_of_the_reference(
-    seed: int, tmp_path: Path, compiler: Compiler
-) -> None:
-    check(texts(np.random.default_rng(seed), 6), tmp_path, seed, compiler)
+    """A sample of `python -m tests.fuzzing.regions`."""
+    check(network(seed), tmp_path, seed, compiler)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -98,7 +33,7 @@ def test_the_peak_by_formula_is_that_of_the_plan(seed: int, tmp_path: Path) -> N
     program = planned(found.save(tmp_path / "net.onnx"), found.spelled)
     document = json.loads(json.dumps(memory_formulas(program)))
     assert document["proof"]
-    for point in points_of(program, rng):
+    for point in points_of(program, SHAPES, rng):
         shapes = program.region.shapes(point)
         peak, placed = peak_at(document, shapes), program.at(point).arena_bytes
         assert (peak.nbytes == placed) if peak.exact else (peak.nbytes >= placed)
@@ -114,13 +49,13 @@ def test_shapes_share_one_memory_and_one_copy_of_the_weights(tmp_path: Path, com
     program = planned(path, found.spelled)
     rng = np.random.default_rng(1)
     with closing(RegionRunner(program, compiler)) as runner:
-        points = points_of(program, rng)
+        points = points_of(program, SHAPES, rng)
         executors = [runner.filled(p) for p in points]
         held = runner.constant_bytes
         executors += [runner.filled(p) for p in points]
         assert runner.constant_bytes == held
         for point, executor in zip(points * 2, executors):
-            inputs = drawn(found, path, point, rng)
+            inputs = drawn(found.spelled, point, rng)
             (output,) = executor.run(inputs).values()
             (reference,) = expected(path, inputs)
             scale = max(1.0, float(np.abs(reference).max()))

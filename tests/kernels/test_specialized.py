@@ -1,38 +1,21 @@
 """Operators whose parameters or sizes a run tells, as models, against NumPy and the reference evaluator."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.core.calls import HostCall, KernelCall
 from app.engine.types.errors import InputError, KernelError
-from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import OWN, Array
+from tests.harness import Array
 from tests.kernels.single_node import kind_of, node_text, reference
-from tests.session import Session
+from tests.session import Session, on_own_kernels
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.standard_normal((4, 1, 6, 5)).astype(np.float32)
-
-
-def opened(compiler: Compiler, folder: Path, text: str) -> Session:
-    """A model on our own kernels, in poisoned memory; the shapes of its outputs are unknown."""
-    model = onnx.parser.parse_model(text)
-    for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    onnx.save(model, folder / "model.onnx")
-    target = dataclasses.replace(host(), backends=OWN)
-    session = Session(folder / "model.onnx", compiler, target=target, poison=True)
-    calls = [c for s in session.program.steps for c in s.calls]
-    assert all(isinstance(c, KernelCall) or (isinstance(c, HostCall) and c.is_compiled) for c in calls), calls
-    return session
 
 
 def node(
@@ -47,7 +30,7 @@ def node(
     text = node_text(body, runs[0], outputs, opset=opset)
     for name, kind in outputs.items():
         text = text.replace(f"{kind_of(kind)}[] {name}", f"{kind_of(kind)} {name}")
-    session = opened(compiler, folder, text)
+    session = on_own_kernels(compiler, folder, text)
     results = [session.run(inputs) for inputs in runs]
     session.close()
     return [[np.asarray(found[name]) for name in outputs] for found in results]
@@ -246,7 +229,7 @@ def test_parameters_that_do_not_fit_are_an_error(compiler: Compiler, tmp_path: P
     outputs = "y, i" if body.startswith("TopK") else "y"
     text = f"""<ir_version: 10, opset_import: ["": 21]>
         g (float[4,1,6,5] x, int64[{good.size}] a) => (float y) {{ {outputs} = {body} }}"""
-    session = opened(compiler, tmp_path, text)
+    session = on_own_kernels(compiler, tmp_path, text)
     before = session.run({"x": X, "a": good})
     with pytest.raises(KernelError, match=body.split()[0]):
         session.run({"x": X, "a": bad})
@@ -258,7 +241,7 @@ def test_an_axis_of_a_scan_that_is_none_is_an_error(compiler: Compiler, tmp_path
     text = (
         '<ir_version: 10, opset_import: ["": 21]> g (float[2,3] x, int64 a) => (float y) { y = CumSum(x, a) }'
     )
-    session = opened(compiler, tmp_path, text)
+    session = on_own_kernels(compiler, tmp_path, text)
     for wrong in (2, -3):
         with pytest.raises(InputError, match=f"axis {wrong} is out of range for rank 2"):
             session.run({"x": X[:2, 0, :3, 0], "a": np.array(wrong)})
@@ -286,7 +269,7 @@ CHAINS = {
 def test_operators_on_values_of_unknown_sizes(compiler: Compiler, tmp_path: Path, body: str) -> None:
     text = f"""<ir_version: 10, opset_import: ["": 21]>
         g (float[7,3] x, int64[1] s, int64[1] e, float[1,3] b) => (float y) {{ t = Slice(x, s, e) {body} }}"""
-    session = opened(compiler, tmp_path, text)
+    session = on_own_kernels(compiler, tmp_path, text)
     x, b = (RANDOM.standard_normal(s).astype(np.float32) for s in ((7, 3), (1, 3)))
     for first, last in ((0, 1), (2, 6), (6, 7), (3, 3), (0, 7)):
         expected = CHAINS[body](x[first:last].astype(np.float64), b.astype(np.float64))
@@ -303,7 +286,7 @@ def test_operators_on_values_of_unknown_sizes(compiler: Compiler, tmp_path: Path
 def sums(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Session:
     text = """<ir_version: 10, opset_import: ["": 21]>
         g (float[2,3,1,2,3,2] x, int64[3] a) => (float y) { y = ReduceSum(x, a) }"""
-    return opened(compiler, tmp_path_factory.mktemp("sums"), text)
+    return on_own_kernels(compiler, tmp_path_factory.mktemp("sums"), text)
 
 
 @settings(max_examples=60, deadline=None)
@@ -318,7 +301,7 @@ def test_probes_find_every_kernel_of_a_reduction(sums: Session, axes: list[int])
 def test_more_specializations_than_are_kept(compiler: Compiler, tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["": 21]>
         g (float[20] x, int64[1] s, int64[1] e) => (float y) { y = Slice(x, s, e) }"""
-    session = opened(compiler, tmp_path, text)
+    session = on_own_kernels(compiler, tmp_path, text)
     x = np.arange(20, dtype=np.float32)
     for first in (*range(12), *range(12)):
         found = session.run({"x": x, "s": integers(first), "e": integers(18)})["y"]

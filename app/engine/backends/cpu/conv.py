@@ -106,7 +106,7 @@ def _transpose_parts(group: Group) -> tuple[Part, ...]:
 
 
 def _weights_of(phase: Phase, weights: ir.Value) -> tuple[Array | Workspace, tuple[KernelCall, ...]]:
-    """The weights [groups, outputs, depth] of a phase; memory of those that change, and calls that sort them."""
+    """Weights [groups, outputs, depth] of a phase; memory of those that change, and calls that sort them."""
     window, array = phase.window, graph.constant(weights)
     shape = graph.static_shape(weights)
     kernel = (1,) * (5 - len(shape)) + shape[2:]

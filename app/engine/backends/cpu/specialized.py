@@ -7,6 +7,7 @@ small operands that between them need every kernel that others need. Results are
 """
 
 import itertools
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Operands: TypeAlias = list[Array | None]
 Probes: TypeAlias = Callable[[ir.Node], Iterator[Operands]]
 Rejection: TypeAlias = Callable[[Group], str | None]
-Key: TypeAlias = tuple[tuple[tuple[int, ...], bytes] | None, ...]
+Key: TypeAlias = tuple[tuple[tuple[int, ...] | None, ...], tuple[bytes, ...]]  # shapes, parameters
 
 KEPT = 8  # specializations of a step
 DEEPEST_REDUCTION = 6  # axes, of which no more than three runs can be reduced between others
@@ -388,7 +389,7 @@ def prepare(
     """
     site = _Site.of(nodes or (node,))
     functions = dict(zip(site.requests(), kernels, strict=True))
-    positions = () if nodes else PARAMETERS.get(node.op_type, ())
+    positions = [i for i in PARAMETERS.get(node.op_type, ()) if i < len(site.inputs) and not nodes]
     known: OrderedDict[Key, _Lowered] = OrderedDict()
 
     def specialize(key: Key, arrays: Sequence[Array | None]) -> _Lowered:
@@ -408,13 +409,11 @@ def prepare(
 
     def run(values: Sequence[object | None]) -> list[object]:
         nonlocal bound
-        arrays = [None if v is None else np.asarray(v, order="C") for v in values]
-        key = tuple(
-            None if a is None else (a.shape, a.tobytes() if i in positions else b"")
-            for i, a in enumerate(arrays)
-        )
-        if bound is None or bound.key != key or any(a is not b for a, b in zip(arrays, bound.arrays)):
-            bound = _Bound.of(key, arrays, known.get(key) or specialize(key, arrays), functions)
+        told = [np.asarray(v).tobytes() for i in positions if (v := values[i]) is not None]
+        if bound is None or bound.told != told or not all(map(operator.is_, values, bound.arrays)):
+            arrays = [None if v is None else np.asarray(v, order="C") for v in values]
+            key = tuple(None if a is None else a.shape for a in arrays), tuple(told)
+            bound = _Bound.of(told, arrays, known.get(key) or specialize(key, arrays), functions)
         return bound.run()
 
     return run
@@ -433,7 +432,7 @@ class _Lowered:
 class _Bound:
     """Calls with the addresses of operands and results; `kept` is other memory that they point into."""
 
-    key: Key
+    told: Sequence[bytes]  # parameters
     arrays: Sequence[Array | None]
     results: tuple[Array, ...]
     rows: tuple[tuple[Callable[..., None], tuple[int, ...]], ...]
@@ -447,7 +446,7 @@ class _Bound:
     @classmethod
     def of(
         cls,
-        key: Key,
+        told: Sequence[bytes],
         arrays: Sequence[Array | None],
         lowered: _Lowered,
         functions: Mapping[Request, Callable[..., None]],
@@ -477,7 +476,7 @@ class _Bound:
         for call in lowered.calls:
             numbers = (*map(number, call.arguments), 0, call.units, *(0,) * call.takes_thread)
             rows.append((functions[call.request], numbers))
-        return cls(key, arrays, results, tuple(rows), tuple(places.values()))
+        return cls(told, arrays, results, tuple(rows), tuple(places.values()))
 
 
 IMPLEMENTATIONS = tuple(

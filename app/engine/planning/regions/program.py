@@ -22,8 +22,9 @@ from app.engine.core.registry import PlanningContext
 from app.engine.layouts.conversions import DOMAIN
 from app.engine.memory.stacked import stacked
 from app.engine.passes.plan_memory import PlanMemory
-from app.engine.planning.regions.extents import Dims, Extents, VaryingConstant
+from app.engine.planning.regions.extents import Extents
 from app.engine.planning.regions.packed import Packed
+from app.engine.planning.regions.varying_constants import Dims, VaryingConstant
 from app.engine.types.errors import RegionError
 from app.engine.types.options import Denied, MemoryConcessions
 from app.engine.types.regions.region import Point
@@ -269,7 +270,7 @@ def _constants(compilation: Compilation, extents: Extents) -> dict[ir.Value, Var
             raise RegionError(f"a pass replaced {name!r} or its constant, which depends on the shape")
         for node, index in value.uses():
             other = extents.constants.get((node.name or "", index))
-            if other is None or (other.dims, other.elements) != (varying.dims, varying.elements):
+            if other is None or not other.same_numbers(varying):
                 raise RegionError(f"{node.name!r} and {name!r} read one constant in different shapes")
         found[value] = varying
     return found

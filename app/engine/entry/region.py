@@ -38,7 +38,7 @@ def region_json(
 
     try:
         loaded = load(path, external=external)
-        program = region_of_model(loaded, target, options, bindings, load_registry(), tuned)
-        return {"region": memory_formulas(program)}
+        plan = region_of_model(loaded, target, options, bindings, load_registry(), tuned)
+        return {"region": memory_formulas(plan)}
     except EngineError as error:
         return {"region": {"rejection": error.message}}

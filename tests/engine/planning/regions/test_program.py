@@ -15,7 +15,7 @@ from app.engine.memory.region_peak import peak_at, region_of
 from app.engine.model.load import load
 from app.engine.planning.regions.entry import region_of_model
 from app.engine.planning.regions.memory import memory_formulas
-from app.engine.planning.regions.program import RegionProgram
+from app.engine.planning.regions.pieces import RegionPlan
 from app.engine.planning.regions.runner import RegionRunner
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import InputError, RegionError
@@ -30,7 +30,7 @@ OPTIONS = Options(autotune=False, choose="first", backends=OWN)
 SHAPES = 5  # of each network, beside its samples
 
 
-def planned(path: Path, spelled: dict[str, list[int | str]]) -> RegionProgram:
+def planned(path: Path, spelled: dict[str, list[int | str]]) -> RegionPlan:
     shapes, region = bound(spelled)
     bindings = Bindings(shapes, region=region)
     return region_of_model(load(path), host(), OPTIONS, bindings, load_registry())
@@ -50,7 +50,7 @@ def expected(path: Path, inputs: dict[str, Array]) -> list[Array]:
     return onnx.reference.ReferenceEvaluator(onnx.load(path)).run(None, inputs)  # type: ignore[no-any-return]
 
 
-def points_of(program: RegionProgram, rng: np.random.Generator) -> list[Point]:
+def points_of(program: RegionPlan, rng: np.random.Generator) -> list[Point]:
     every = list(program.region.points())
     least = {n: s.low for n, s in program.region.symbols.items()}
     return [program.region.largest, least, *(every[i] for i in rng.integers(len(every), size=SHAPES))]

@@ -76,7 +76,7 @@ def create(
             model_id=job["model_id"],
             request={
                 "options": _resolved_options(job),
-                "bindings": job["request"]["bindings"],
+                "bindings": _resolved_bindings(job),
                 "serving": dict(serving),
             },
             created=time.time(),
@@ -120,6 +120,13 @@ def _resolved_options(job: Row) -> dict[str, Any]:
         "fast_algorithms": resolved.get("fast_algorithms"),
     }
     return dict(job["request"]["options"]) | {k: v for k, v in settled.items() if v is not None}
+
+
+def _resolved_bindings(job: Row) -> dict[str, Any]:
+    """Bindings of a job with the pieces of its region, which are not looked for again."""
+    pieces = ((job["summary"] or {}).get("region") or {}).get("pieces", ())
+    kept = [{"symbols": piece["symbols"], "anchor": piece["anchor"]} for piece in pieces]
+    return dict(job["request"]["bindings"]) | ({"pieces": kept} if kept else {})
 
 
 def _deployable(connection: sa.Connection, job_id: str) -> Row:

@@ -10,7 +10,7 @@ from app.engine.model.load import Loaded
 from app.engine.planning import budget, session
 from app.engine.planning.expansion import expanded
 from app.engine.planning.regions.extents import extents
-from app.engine.planning.regions.pieces import RegionPlan, RegionPlanner
+from app.engine.planning.regions.pieces import PointPlan, RegionPlan, RegionPlanner
 from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
@@ -27,8 +27,8 @@ def region_of_model(
 ) -> RegionPlan:
     """The plan of the region of the bindings: of the pieces that they have, or of those that lose least time.
 
-    `tuned` adds measured times to the canonical graphs of the region's corners and middle, and of expected
-    shapes. Kernels of this package run all of it.
+    `tuned` adds measured times to the canonical graphs of expected shapes, and of corners and middle of the
+    region and of parts of it. Kernels of this package run all of it.
 
     Raises:
         RegionError: the model has no such plan; the message names the part of it that is at fault.
@@ -54,20 +54,17 @@ def region_of_model(
 
     found = extents(region, lambda point: canonical(point).model)
     expected = tuple(w for w in bindings.shape_histogram if found.region.contains(w.point))
-    measured = [*found.region.corners(), *(w.point for w in expected)]
 
     @functools.cache
-    def build_at(sizes: tuple[int, ...]) -> budget.Build:
-        point = dict(zip(region.symbols, sizes))
-        compilation = canonical(point)
-        build = session.builder(tuned(compilation) if point in measured else compilation, options)
-        return functools.cache(build)
+    def plan_at(sizes: tuple[int, ...]) -> PointPlan:
+        compilation = tuned(canonical(dict(zip(region.symbols, sizes))))
+        return PointPlan(functools.cache(session.builder(compilation, options)), compilation.timings)
 
     largest = tuple(found.region.largest.values())
-    concessions = budget.chosen(build_at(largest), options).compilation.concessions
+    concessions = budget.chosen(plan_at(largest).build, options).compilation.concessions
     planner = RegionPlanner(
         found,
-        lambda point: build_at(tuple(point.values())),
+        lambda point: plan_at(tuple(point.values())),
         expected,
         concessions,
         smallest=options.prefer == "memory",

@@ -8,8 +8,9 @@ its own candidates.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from app.engine.core.program import Program
 from app.engine.planning.regions.extents import Extents
@@ -70,6 +71,13 @@ class RegionPlan:
         return tuple(Piece(p.region.symbols, p.anchor) for p in self.pieces)
 
 
+class PointPlan(NamedTuple):
+    """The function that plans a model at one point, and the measured times that it goes by."""
+
+    build: Build
+    timings: Mapping[str, float]
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A part of the region with its best candidate."""
@@ -91,18 +99,20 @@ class RegionPlanner:
 
     Args:
         extents: of the model in the whole region.
-        build_at: the function that plans the model at a point.
+        plan_at: the function that plans the model at a point, and what was measured for it there.
         expected: shapes and their weights; without any, corners and middle count equally.
         concessions: for memory, of all plans.
         smallest: whether fewer bytes of the arena come before time.
     """
 
     extents: Extents
-    build_at: Callable[[Point], Build]
+    plan_at: Callable[[Point], PointPlan]
     expected: Sequence[WeightedPoint] = ()
     concessions: MemoryConcessions = NOTHING
     smallest: bool = False
-    _own: dict[Key, Seconds] = field(default_factory=dict, init=False)
+    # Those of the point that was planned last: a table of measured times only grows.
+    _timings: Mapping[str, float] = field(default_factory=dict, init=False)
+    _own: dict[Key, RegionProgram] = field(default_factory=dict, init=False)
 
     def plan(self) -> RegionPlan:
         """The plan of the region; of the same input it is the same.
@@ -150,7 +160,7 @@ class RegionPlanner:
         concessions: MemoryConcessions | None = None,
     ) -> RegionProgram:
         conceded = self.concessions if concessions is None else concessions
-        return region_program(self.build_at(anchor), anchor, self.extents, region, points, conceded)
+        return region_program(self.plan_at(anchor).build, anchor, self.extents, region, points, conceded)
 
     def _finished(self, part: _Part) -> RegionProgram:
         """The program of a part, without rows that any sample refuses, and with all its kernels."""
@@ -175,10 +185,12 @@ class RegionPlanner:
         if not candidates:
             assert missed
             raise missed
-        own = [self._own_seconds(p) for p in points.values()]
+        for point in points.values():
+            self._planned_alone(point)
+        own = [self._seconds(self._own[key], point) for key, point in points.items()]
         curves = [
-            tuple(Sample(p, found.seconds(p), alone) for p, alone in zip(points.values(), own))
-            for found in candidates
+            tuple(Sample(p, self._seconds(f, p), alone) for p, alone in zip(points.values(), own))
+            for f in candidates
         ]
         weights = [expected.get(k, 0.0) if expected else 1.0 for k in points]
         largest = region.largest
@@ -186,20 +198,32 @@ class RegionPlanner:
         best = min(range(len(candidates)), key=lambda i: (arenas[i], *_merit(curves[i], weights)))
         return _Part(region, candidates[best], tuple(candidates), curves[best], arenas[best])
 
-    def _own_seconds(self, point: Point) -> Seconds:
-        """Time of what is planned for a point alone."""
+    def _planned_alone(self, point: Point) -> None:
+        """Plan a point alone."""
         if _key(point) not in self._own:
-            alone = RegionProgram(
-                self.build_at(point)(self.concessions), point, self.extents, self.extents.region
-            )
-            self._own[_key(point)] = alone.seconds(point)
-        return self._own[_key(point)]
+            planned = self.plan_at(point)
+            self._timings = planned.timings
+            program = planned.build(self.concessions)
+            self._own[_key(point)] = RegionProgram(program, point, self.extents, self.extents.region)
+
+    def _seconds(self, found: RegionProgram, point: Point) -> Seconds:
+        """Time of a program at a point, predictions on one scale with what was measured there."""
+        own = self._own.get(_key(point))
+        scales = {} if own is None else own.scales(point, self._timings)
+        return found.seconds(point, self._timings, scales)
+
+    def _or_infinite(self, found: RegionProgram, point: Point) -> float:
+        """Seconds of a candidate at a point; infinite where a row refuses it."""
+        try:
+            return self._seconds(found, point).total
+        except RegionError:
+            return math.inf
 
     def _halves(self, part: _Part) -> tuple[_Part, _Part] | None:
         """A part cut where the best candidates of both sides lose least; None if it has one point."""
         region = part.region
         grid = region.grid(SIZES.get(len(region.symbols), FEW_SIZES))
-        times = [[_seconds(found, p) for p in grid] for found in part.candidates]
+        times = [[self._or_infinite(found, p) for p in grid] for found in part.candidates]
         least = [min(at) for at in zip(*times)]
         losses = [[t / least[i] if least[i] else 1.0 for i, t in enumerate(row)] for row in times]
 
@@ -238,14 +262,6 @@ def _merit(curve: Sequence[Sample], weights: Sequence[float]) -> tuple[float, fl
     """By how much a candidate exceeds the loss that is allowed, and its mean loss."""
     mean = sum(w * s.loss for w, s in zip(weights, curve)) / sum(weights)
     return max(max(s.loss for s in curve) - LOSS, 0.0), mean
-
-
-def _seconds(found: RegionProgram, point: Point) -> float:
-    """Seconds of a candidate at a point; infinite where a row refuses it."""
-    try:
-        return found.seconds(point).total
-    except RegionError:
-        return math.inf
 
 
 def _covered(found: RegionProgram) -> RegionProgram:

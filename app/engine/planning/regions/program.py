@@ -131,21 +131,40 @@ class RegionProgram:
         stacking, whole = self._stacked
         return self._placed(self._chosen(point), point, stacking, whole=whole)
 
-    def seconds(self, point: Point) -> Seconds:
+    def seconds(self, point: Point, timings: Mapping[str, float], scales: Mapping[str, float]) -> Seconds:
         """Time of the program at a point, where it need not have memory.
+
+        Args:
+            point: the shape.
+            timings: measured seconds, see `app.engine.cost.roofline.key`; what they lack is predicted.
+            scales: factors of predictions by name of a group, see `scales`.
 
         Raises:
             RowRefusedError: a row does not compute its group there.
         """
+        total = measured = 0.0
+        for name, known, predicted in self._times(point, timings):
+            measured += known or 0.0
+            total += predicted * scales.get(name, 1.0) if known is None else known
+        return Seconds(total, measured)
+
+    def scales(self, point: Point, timings: Mapping[str, float]) -> dict[str, float]:
+        """Measured over predicted seconds at a point, by name of a group that was measured there.
+
+        Predictions for other rows of the group are on one scale with what was measured when they are
+        multiplied by it.
+        """
+        times = self._times(point, timings)
+        return {name: known / predicted for name, known, predicted in times if known and predicted}
+
+    def _times(self, point: Point, timings: Mapping[str, float]) -> Iterator[tuple[str, float | None, float]]:
+        """Name, measured seconds if there are any, and predicted seconds of every group at a point."""
         chosen = self._chosen(point)
         context = PlanningContext.of(chosen, chosen.plan.require("storage"))
-        total = measured = 0.0
         for group, choice in chosen.plan.require("implementation").items():
             row, tuned = choice.implementation, replace(context, tuning=choice.tuning)
-            known = chosen.timings.get(key(row, group, tuned)) if chosen.timings else None
-            measured += known or 0.0
-            total += expected(row, group, tuned) if known is None else known
-        return Seconds(total, measured)
+            known = timings.get(key(row, group, tuned)) if timings else None
+            yield group.name, known, expected(row, group, tuned)
 
     def _chosen(self, point: Point) -> Compilation:
         """The compilation at a point without places in memory.

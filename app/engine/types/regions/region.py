@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.engine.types.errors import InputError
 
@@ -257,6 +257,42 @@ def bound(shapes: Mapping[str, Sequence[int | str]]) -> tuple[dict[str, tuple[in
     region = region_of(shapes)
     numbers = {n: tuple(d for d in dims if isinstance(d, int)) for n, dims in shapes.items()}
     return (numbers if region is None else numbers | region.shapes(region.largest)), region
+
+
+def weighted_points(region: Region | None, spelled: Sequence[Mapping[str, Any]]) -> tuple[WeightedPoint, ...]:
+    """Expected shapes as a request spells them: `{sizes, weight}` each, sizes of all symbols by name.
+
+    Raises:
+        InputError: there is no region, or an entry lies outside of it, comes twice or weighs nothing.
+    """
+    found: dict[tuple[int, ...], WeightedPoint] = {}
+    for at, entry in enumerate(spelled):
+        sizes, weight, pointer = entry["sizes"], float(entry["weight"]), f"/shape_histogram/{at}"
+        if region is None:
+            raise InputError("a shape histogram needs symbols in the input shapes", pointer=pointer)
+        told = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        if sizes.keys() != region.symbols.keys() or not region.contains(sizes):
+            bounds = ", ".join(map(str, region.symbols.values()))
+            raise InputError(f"shape histogram: {told or 'no size'} is no shape of {bounds}", pointer=pointer)
+        point = {name: sizes[name] for name in region.symbols}
+        key = tuple(point.values())
+        if key in found or not (math.isfinite(weight) and weight > 0):
+            why = "comes twice" if key in found else f"has weight {weight:g}; expected a number above 0"
+            raise InputError(f"shape histogram: {told} {why}", pointer=pointer)
+        found[key] = WeightedPoint(point, weight)
+    return tuple(found.values())
+
+
+def piece_json(piece: Piece) -> dict[str, Any]:
+    """A piece as JSON."""
+    symbols = {n: [s.low, s.high, s.step] for n, s in piece.symbols.items()}
+    return {"symbols": symbols, "anchor": dict(piece.anchor)}
+
+
+def piece_of(document: Mapping[str, Any]) -> Piece:
+    """The piece that `piece_json` wrote."""
+    symbols = {name: Symbol(name, *bounds) for name, bounds in document["symbols"].items()}
+    return Piece(symbols, {name: document["anchor"][name] for name in symbols})
 
 
 def _dimension(name: str, spelled: int | str, symbols: dict[str, Symbol | None]) -> int | str:

@@ -25,7 +25,7 @@ from app.engine.memory.problem import Problem, validate
 from app.engine.model.load import load
 from app.engine.planning.regions.entry import region_of_model
 from app.engine.planning.regions.memory import memory_formulas
-from app.engine.planning.regions.program import RegionProgram
+from app.engine.planning.regions.pieces import RegionPlan
 from app.engine.planning.regions.runner import RegionRunner
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import RegionError
@@ -59,7 +59,7 @@ def network(seed: int) -> Network:
     return images(rng, int(rng.integers(4, 25))) if seed % 2 else texts(rng, int(rng.integers(1, 9)))
 
 
-def planned(path: Path, spelled: dict[str, list[int | str]]) -> RegionProgram:
+def planned(path: Path, spelled: dict[str, list[int | str]]) -> RegionPlan:
     """The program of a region, as its symbols are spelled in a request."""
     shapes, region = bound(spelled)
     return region_of_model(load(path), host(), OPTIONS, Bindings(shapes, region=region), load_registry())
@@ -81,7 +81,7 @@ def expected(path: Path, inputs: Mapping[str, Array]) -> list[Array]:
     return found
 
 
-def points_of(program: RegionProgram, count: int, rng: np.random.Generator) -> list[Point]:
+def points_of(program: RegionPlan, count: int, rng: np.random.Generator) -> list[Point]:
     """The largest and the least point of a region, and others at random."""
     every = list(program.region.points())
     least = {n: s.low for n, s in program.region.symbols.items()}

@@ -1,6 +1,6 @@
 """Random graphs with symbolic dimensions at several shapes: right outputs in poisoned memory, valid plans.
 
-`python -m tests.fuzzing.regions --graphs 500` tries that many and prints what it found; the test suite takes 20.
+`python -m tests.fuzzing.regions --graphs 500` tries that many and prints what it found; the test suite takes 12.
 A seed names a graph and its shapes: `--first SEED --graphs 1` repeats one.
 """
 

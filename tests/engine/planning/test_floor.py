@@ -192,7 +192,7 @@ def test_what_lies_between_nodes_of_a_library_goes_to_it_too_where_that_is_faste
         "race",
         lambda _bench, _own, other, _inputs: (0.9 if len(other.steps) == 1 else 0.8, 1e-6),
     )
-    second = 's = Sigmoid (g)\n    t = GlobalLpPool <p = 3> (s)\n    y = Relu (t)'
+    second = "s = Sigmoid (g)\n    t = GlobalLpPool <p = 3> (s)\n    y = Relu (t)"
     text = MIXED.replace("y = Relu (g)", second)
     options = Options()
     compilation = session.tuned(compiled(text, tmp_path, options), options, own)

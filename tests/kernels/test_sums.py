@@ -53,11 +53,11 @@ def test_runs_of_every_length(compiler: Compiler, other: str) -> None:
         y = around(random.standard_normal(n).astype(other))
         found = np.full(len(REFERENCES), np.nan)
         call(kernel, x.ctypes.data, y.ctypes.data, found.ctypes.data, n, 0, 1)
-        wide = [a[BEFORE : BEFORE + n].astype(np.longdouble) for a in (x, y)]
+        a, b = (each[BEFORE : BEFORE + n].astype(np.longdouble) for each in (x, y))
         for got, (name, reference, magnitude) in zip(found, REFERENCES):
-            expected = float(reference(*wide, 0.25))
+            expected = float(reference(a, b, 0.25))
             # A sum on 32 accumulators, of runs of 4096.
-            bound = unit * (4 + min(n, 4096) / 32) * float(magnitude(*wide, 0.25))
+            bound = unit * (4 + min(n, 4096) / 32) * float(magnitude(a, b, 0.25))
             assert got == expected or abs(got - expected) <= bound, (name, n)
 
 

@@ -43,6 +43,7 @@ def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
         "bindings": {"shapes": {"x": [1, 3]}},
         "kernels": str(folder),
         "weights": str(folder / "weights"),
+        "tune": True,
         "instances": 1,
         "batches": (),
         "batch_seconds": 0.0,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import onnx_ir as ir
 
+from app.engine.types.errors import InputError, StorageBoundError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -73,7 +75,7 @@ class BodyValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Excess:
-    """An argument: int64[1] outside of the arena where a kernel writes a number above a planned bound.
+    """An argument: int64[1] outside of the arena where a kernel writes a number beyond a planned bound.
 
     It is zero before every run.
 
@@ -82,11 +84,13 @@ class Excess:
             is no error.
         after: what follows the number.
         pointer: of the error.
+        error: its class.
     """
 
     before: str = ""
     after: str = ""
     pointer: str = ""
+    error: type[InputError] = StorageBoundError
 
 
 Argument: TypeAlias = ir.Value | Workspace | Constant | BodyValue | Excess | int
@@ -260,6 +264,8 @@ class HostCall:
     With `kernels` it is called with the node and these, compiled, as functions of addresses and numbers
     (`CompiledKernel.function`): of operators whose results have a size that they find out.
 
+    With `nodes` as well it computes these together, `node` the last of them, and they are given too.
+
     `evaluated` are the bodies that the reference evaluator runs, whose memory has no bound: the names of
     their attributes, and the least bytes that one run of them holds.
     """
@@ -271,6 +277,7 @@ class HostCall:
     bodies: tuple[Body | None, ...] = ()
     evaluated: tuple[tuple[str, int], ...] = ()
     kernels: tuple["Request", ...] = ()
+    nodes: tuple[ir.Node, ...] = ()
 
     @property
     def is_compiled(self) -> bool:

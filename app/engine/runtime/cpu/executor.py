@@ -386,12 +386,13 @@ class Executor(ProgramExecutor):
             assert isinstance(call, HostCall)
             bodies = [None if b is None else self._body(b, call.inputs, step) for b in call.bodies]
             places = [self.place_of(v) for v in call.outputs]
-            given = [[self._kernels[k].function for k in call.kernels]] if call.kernels else []
+            kernels = [self._kernels[k].function for k in call.kernels]
+            given = [a for a in (kernels, call.nodes) if a]
             function = resolve(call.function)(call.node, *([bodies, places] if bodies else given))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
             targets = tuple(zip(call.outputs, places, strict=True))
-            if len(step.calls) == 1 and call.kernels and not dynamic and places.count(None) == len(places):
+            if len(step.calls) == 1 and call.kernels and not dynamic and all(p is None for p in places):
                 return functools.partial(self.run_kernels, call, function, fixed)
             calls.append((f"{call.node.op_type} {call.node.name!r}", function, fixed, dynamic, targets))
 

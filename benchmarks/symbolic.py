@@ -1,8 +1,9 @@
 """`make bench-symbolic`: programs of a region of shapes, beside a program planned for each shape alone.
 
 At seeded shapes of the region: the least steady time of the region's program over that of its own plan, the
-two in turn in one process; the first run of a program over its steady time, the least of several programs made
-anew; the peak by the formulas of memory.json and that of the placement; the outputs beside onnxruntime's.
+two in turn in one process; the first run of a program over its steady time, the least of several programs
+made anew; the peak by the formulas of memory.json and that of the placement; the outputs beside those of
+onnxruntime.
 
     python -m benchmarks.symbolic ppocrv4_rec unet_free
     python -m benchmarks.symbolic bert.onnx --input ids=N<=8,L<=512 --input mask=N,L

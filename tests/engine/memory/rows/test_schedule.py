@@ -6,7 +6,8 @@ from app.engine.memory.rows.geometry import Read, RowOperator, RowValue, Segment
 from app.engine.memory.rows.loops import length, rolled, unrolled
 from app.engine.memory.rows.schedule import schedule
 from app.engine.memory.rows.workspace import workspace
-from tests.engine.memory.rows.networks import Chain, mobilenet_v2, random_segment
+from benchmarks.row_networks import Chain, mobilenet_v2
+from tests.engine.memory.rows.networks import random_segment
 
 
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(1, 1, 1), (3, 1, 1), (3, 2, 2), (5, 2, 1)])

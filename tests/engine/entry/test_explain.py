@@ -75,7 +75,10 @@ def test_the_command_prints_diffs_and_writes_a_file_a_pass(
     assert "no pass 'nothing' ran" in capsys.readouterr().err
 
 
-def test_the_command_prints_the_bytes_in_rows_as_predicted(path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_prints_the_bytes_in_rows_as_predicted(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("STOWPLAN_DATA", str(tmp_path / "data"))
     assert main(["explain", str(path), "--target", "edge-npu", "--rows"]) == 0
     printed = capsys.readouterr().out
     assert "predicted and not executed" in printed

@@ -99,7 +99,8 @@ def _checked(
     """The arena of a cut graph, replayed; what the caller owns lies behind it."""
     alignment = compilation.target.memories[0].alignment
     segments = [part.segment for part in cuts.parts]
-    begin = sum(v.nbytes for v in rows.values)
+    pieces = [*(v.nbytes + v.rows * alignment for v in rows.values), *(o.scratch for o in rows.operators)]
+    begin = sum(pieces) + alignment * len(pieces)  # no arena is larger
     at = {}
     for name in sorted(free):
         at[name] = begin

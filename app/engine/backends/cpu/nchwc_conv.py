@@ -260,7 +260,7 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
     return seconds + 4 * moved / target.memories[0].bandwidth
 
 
-def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
+def packed_weights(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
     weights = graph.operand(group.anchor, 1)
     array, paired = graph.array(weights), dtype in tiles.BFLOAT_PAIRS
     # Equal operands are packed once, for any number of shapes.
@@ -297,7 +297,7 @@ def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
     return np.concatenate(packed)
 
 
-def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
+def widths_of(out_blocks: int, parts: Cut) -> tuple[int, ...]:
     """Blocks of the tiles that a convolution takes.
 
     Those of wide tiles with a rest have all rests, so that convolutions of a model share a kernel.
@@ -341,7 +341,7 @@ class Form:
 F = TypeVar("F", bound=Form)
 
 
-def _sizes(
+def sizes_of(
     form: Form, group: Group, shape: Geometry, parts: Cut, ends: nchwc.Ends, lanes: int, tap_count: int
 ) -> NchwcConvSizes:
     """Sizes of a convolution; the workspace of a thread holds a copied strip and the recipe's buffer."""
@@ -396,8 +396,8 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
     window, ends = shape.window, nchwc.ends(group, context)
     parts = cut(shape, context, bool(ends.epilogue.recipe))
     pixels, taps = shape.places(parts.rows)
-    sizes = _sizes(form, group, shape, parts, ends, lanes, taps.size)
-    weights = _packed(group, shape, parts, lanes, dtype)
+    sizes = sizes_of(form, group, shape, parts, ends, lanes, taps.size)
+    weights = packed_weights(group, shape, parts, lanes, dtype)
     operands: Operands = (
         ("float32*", graph.operand(group.anchor, 0)),
         (f"{tiles.right_element(dtype)}*", weights),
@@ -414,7 +414,7 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
         "app.kernels.cpu.nchwc_conv:emit",
         operands,
         units,
-        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static, *shape.static),
+        static=(dtype, lanes, parts.wide, widths_of(out_blocks, parts), *ends.static, *shape.static),
     )
     return (call,)
 

@@ -1,0 +1,57 @@
+"""Strips: kernels that compute the next rows of an image, in rings of rows; and the counters of loops over them.
+
+A ring holds `R` rows of every block of channels; row i of the image lies in slot i % R. A ring that `moves` holds
+what one call writes and the next one reads: the first row of either lies in slot 0. A value that is whole is a ring
+of all of its rows.
+
+A kernel of strips reads from a cursor which row comes next, computes so many rows, fewer where the image ends, and
+advances the cursor. So a loop repeats the same arguments.
+"""
+
+from dataclasses import dataclass
+
+from app.kernels.cpu.codegen.sizes import SizeTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingSizes(SizeTable):
+    """Rings of the input, the output, and an operand that is read at the place of the output."""
+
+    x_ring: int  # rows
+    x_moves: int  # whether the first row that a call reads lies in slot 0
+    y_ring: int
+    y_moves: int
+    r_ring: int
+    r_moves: int
+
+
+# Of a kernel with arguments `cursor`, `most` and the number `rows` of the image: the rows [first, last) of the call.
+SPAN = """\
+    first = cursor[0]
+    last = min(first + most, rows)
+    cursor[0] = last
+    y_origin, r_origin = first if y_moves else 0, first if r_moves else 0
+"""
+
+# Rows from `first` on that are not cut by the end of the rings of outputs: `count` rows from these slots.
+PIECE = """\
+        y_slot, r_slot = (first - y_origin) % y_ring, (first - r_origin) % r_ring
+        count = min(last - first, min(y_ring - y_slot, r_ring - r_slot))
+"""
+
+
+def begin_strips(cursors, count, begin, end):
+    """Set the cursors of all operators of a segment to their first row; types int64*, int64."""
+    for i in range(count):
+        cursors[i] = 0
+
+
+def begin_loop(counter, begin, end):
+    """Turn 0 of a loop; type int64*."""
+    counter[0] = 0
+
+
+def end_turn(counter, again, turns, begin, end):
+    """Count a turn, and set `again` where another one follows; types int64*, int64*, int64."""
+    counter[0] += 1
+    again[0] = counter[0] < turns

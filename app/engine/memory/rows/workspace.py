@@ -1,0 +1,120 @@
+"""Offsets of the rings of a streamed segment and of the scratch of its calls: the workspace of its step."""
+
+from dataclasses import dataclass
+
+from app.engine.memory.portfolio import solve
+from app.engine.memory.problem import Buffer, Problem
+from app.engine.memory.rows.loops import Item, rolled
+from app.engine.memory.rows.schedule import Ring, Schedule
+
+ALIGNMENT = 64  # byte, of each ring
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Offsets in one block of `nbytes`; inputs and outputs of the segment are whole values beside it.
+
+    Attributes:
+        rings: offset of each ring of the schedule, in the same order.
+        scratch: offset of the scratch of each operator; None for one without.
+        lower_bound: bytes of rings and scratch that are alive during one call.
+        proved: no placement of these rings is smaller.
+    """
+
+    schedule: Schedule
+    program: tuple[Item, ...]
+    rings: tuple[int, ...]
+    scratch: tuple[int | None, ...]
+    nbytes: int
+    lower_bound: int
+    proved: bool
+
+    @property
+    def by_value(self) -> dict[str, tuple[Ring, int]]:
+        """Ring and offset of each value that has one."""
+        placed = zip(self.schedule.rings, self.rings, strict=True)
+        return {v: (ring, offset) for ring, offset in placed for v in ring.values}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Members that are never alive during the same call, at one offset: transients and scratch take turns."""
+
+    members: list[int]
+    live: int
+    nbytes: int
+
+
+def workspace(schedule: Schedule, alignment: int = ALIGNMENT) -> Workspace:
+    """Place the rings and the scratch of a schedule; rings live between calls, half-open."""
+    rings, operators = schedule.rings, schedule.segment.operators
+    running = [0] * len(operators)
+    for i, call in enumerate(schedule.calls):
+        running[call.operator] |= 1 << i
+    items = [(ring.live, ring.nbytes) for ring in rings]
+    items += [(running[i], o.scratch) for i, o in enumerate(operators)]
+    places = _places(items)
+    buffers = tuple(
+        Buffer(
+            str(i),
+            (place.live & -place.live).bit_length() - 1,
+            place.live.bit_length(),
+            place.nbytes,
+            alignment,
+        )
+        for i, place in enumerate(places)
+    )
+    solution = solve(Problem(buffers))
+    offsets: list[int | None] = [None] * len(items)
+    for i, place in enumerate(places):
+        for member in place.members:
+            offsets[member] = solution.offsets[str(i)]
+    bound = _most_alive(items, len(schedule.calls), alignment)
+    return Workspace(
+        schedule,
+        rolled(schedule.calls),
+        tuple(o for o in offsets[: len(rings)] if o is not None),
+        tuple(offsets[len(rings) :]),
+        solution.peak,
+        bound,
+        solution.peak == bound,
+    )
+
+
+def _places(items: list[tuple[int, int]]) -> list[_Place]:
+    """Items of (live calls, bytes) that share a place: largest first, in the first where none is alive.
+
+    Items without bytes or calls have no place.
+    """
+    places: list[_Place] = []
+    for i in sorted(range(len(items)), key=lambda i: (-items[i][1], i)):
+        live, nbytes = items[i]
+        if not live or not nbytes:
+            continue
+        for k, place in enumerate(places):
+            if not place.live & live:
+                places[k] = _Place([*place.members, i], place.live | live, place.nbytes)
+                break
+        else:
+            places.append(_Place([i], live, nbytes))
+    return places
+
+
+def _most_alive(items: list[tuple[int, int]], calls: int, alignment: int) -> int:
+    """The largest sum of extents alive during one call."""
+    change = [0] * (calls + 1)
+    for live, nbytes in items:
+        extent = -(-nbytes // alignment) * alignment
+        for i in _edges(live, calls):
+            change[i] += extent if live >> i & 1 else -extent
+    most = total = 0
+    for delta in change:
+        total += delta
+        most = max(most, total)
+    return most
+
+
+def _edges(live: int, calls: int) -> list[int]:
+    """The calls at which a set of calls begins or has ended."""
+    edges = live ^ (live << 1)
+    return [i for i in range(calls + 1) if edges >> i & 1]

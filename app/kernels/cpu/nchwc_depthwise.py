@@ -92,12 +92,12 @@ inner = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, False, True)
 outer = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, True, True)
 
 
-def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursor, most, buffer{operands}, begin, end):
+def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, buffer{operands}, begin, end):
     {unpack}
     {unpack_rings}
+    scratch = at(buffer, work_at)
     x_step, back = dilation_h * w * LANES, x_ring * w * LANES
 {span}
-    x_origin = first if x_moves else 0
     while first < last:
 {piece}
         for plane in range(blocks):
@@ -106,7 +106,7 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursor, most, b
             own = at(weights, plane * taps * TAPS * LANES)
             add = at(bias, plane * LANES)
             start = (plane * y_ring + y_slot) * columns * LANES
-            r_start = (plane * r_ring + r_slot) * columns * LANES
+            r_start = r_at + (plane * r_ring + r_slot) * columns * LANES
             for i in range(count):
                 above = (first + i) * stride_h - top
                 k0 = max((dilation_h - 1 - above) // dilation_h, 0)
@@ -130,7 +130,7 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursor, most, b
 """
 
 _STRIP_RUN = """\
-            run(at(y, start), count * columns * LANES, buffer{places})
+            run(at(y, start), count * columns * LANES, scratch{places})
 """
 
 _RUN = """\
@@ -283,7 +283,7 @@ def emit_strip(
     """The module of a kernel that computes the next rows of a depthwise convolution, see `strips`.
 
     x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, columns, lanes]; residual: the same with
-    r_ring rows; rings: RingSizes; cursor: int64[1], the next row; most: rows of the call. The other arguments are
+    r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call. The other arguments are
     those of `emit`, for an image alone; `places` are those of the recipe's inputs after the first. One unit.
     """
     offsets = "".join(f", at(x{i}, {STRIP_OFFSETS[place]})" for i, place in enumerate(places))

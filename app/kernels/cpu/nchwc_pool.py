@@ -197,11 +197,10 @@ def each(x, y, columns, columns_counted, begin, end, base, slot, height, ring, l
 
 def kernel(
     x, y, lines, columns, lines_counted, columns_counted, blocks, w, rows, ow, inner, outer, dilation, column_step,
-    rings, cursor, most, begin, end,
+    rings, cursors, most, begin, end,
 ):
     {unpack_rings}
 {span}
-    x_origin = first if x_moves else 0
     line = w * {L}
     while first < last:
 {piece}
@@ -233,7 +232,7 @@ def emit_strip(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int
     """The module of a pooling kernel that computes the next rows, see `strips`.
 
     x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, ow, lanes]; rows: of the output; dilation: rows
-    from tap to tap; rings: RingSizes; cursor: int64[1], the next row; most: rows of the call. The other arguments
+    from tap to tap; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call. The other arguments
     are those of `emit_window`, for an image alone. One unit.
     """
     row = WINDOWS[op]

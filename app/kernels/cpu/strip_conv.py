@@ -54,15 +54,14 @@ def vectors(left):
     return min(left, 3) if left < WIDE else WIDE
 
 
-def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, cursor, most, work{operands},
+def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, cursors, most, work{operands},
            begin, end):
     {unpack}
     {unpack_rings}
-    buffer = at(work, strip_size)
+    strip, buffer = at(work, work_at), at(work, work_at + strip_size)
     plane_size, r_plane = y_ring * columns * LANES, r_ring * columns * LANES
     reach = lines - (strip_rows - 1) * stride  # rows that an output row reads
 {span}
-    x_origin = first if x_moves else 0
     while first < last:
 {piece}
         x_slot = 0
@@ -75,8 +74,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
             if copied:
                 step = lines * line * x_lanes
                 fill(at(x, group * x_image), x_block, x_lanes, x_blocks, x_ring, first * stride - top,
-                     (count - 1) * stride + reach, lines, h, w, left, line, work)
-                source = work
+                     (count - 1) * stride + reach, lines, h, w, left, line, strip)
+                source = strip
             chunks = max((blocks + chunk - 1) // chunk, 1)
             for c in range(chunks):
                 begin_block = c * chunk
@@ -88,7 +87,7 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
                     wide = vectors(out_blocks - block)
                     plane = group * out_blocks + block
                     place = plane * plane_size + y_slot * columns * LANES
-                    r_place = plane * r_plane + r_slot * columns * LANES
+                    r_place = r_at + plane * r_plane + r_slot * columns * LANES
                     panel = plane * depth + begin_block * x_lanes * tap_count * wide
                     then, start = block + wide, begin_block  # of the panel after this one
                     if then >= out_blocks:
@@ -136,7 +135,7 @@ def emit(
     """The module of a kernel that computes the next rows of a convolution over blocked images.
 
     x: float32[groups, blocks, x_ring, w, lanes], or planes; y: float32[groups, out_blocks, y_ring, columns, lanes];
-    residual: the same with r_ring rows; rings: RingSizes; cursor: int64[1], the next row; most: rows of the call;
+    residual: the same with r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call;
     work: the rows that are read with their padding, if they are copied, then the buffer of the recipe. The other
     arguments are those of `nchwc_conv.emit`, for an image alone. One unit.
 

@@ -17,19 +17,26 @@ from app.kernels.cpu.codegen.sizes import SizeTable
 class RingSizes(SizeTable):
     """Rings of the input, the output, and an operand that is read at the place of the output."""
 
+    operator: int  # number of the cursor
+    work_at: int  # elements from an address to what it is meant for
+    x_at: int
     x_ring: int  # rows
     x_moves: int  # whether the first row that a call reads lies in slot 0
+    y_at: int
     y_ring: int
     y_moves: int
+    r_at: int
     r_ring: int
     r_moves: int
 
 
-# Of a kernel with arguments `cursor`, `most` and the number `rows` of the image: the rows [first, last) of the call.
+# Of a kernel with arguments `cursors`, `most` and the number `rows` of the image: the rows [first, last) of the call.
 SPAN = """\
-    first = cursor[0]
+    x, y = at(x, x_at), at(y, y_at)
+    first = cursors[operator]
     last = min(first + most, rows)
-    cursor[0] = last
+    cursors[operator] = last
+    x_origin = first if x_moves else 0
     y_origin, r_origin = first if y_moves else 0, first if r_moves else 0
 """
 

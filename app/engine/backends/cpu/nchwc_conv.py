@@ -185,16 +185,16 @@ class Geometry:
         return self.x_lanes == 1 and steps <= {1}
 
 
-def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
+def geometry(group: Group, lanes: int, *, paired: bool = False, flat: bool = True) -> Geometry:
     """The geometry of a convolution whose input has blocks of this many channels.
 
-    One of pairs of channels has half as many: those of its window are pairs.
+    One of pairs of channels has half as many: those of its window are pairs. With `flat` a pointwise one has
+    no rows.
     """
     window = conv_geometry.of_conv(group)
     if paired:
         window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
-    flat = window.flat()
-    if flat is not window:
+    if flat and window.flat() is not window:
         return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, paired)
     (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
     (_, stride_h, stride_w) = window.stride

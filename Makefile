@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options stream-faults test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -68,6 +68,10 @@ fuzz: $(VENV)/.installed-test
 # Random graphs times random options and targets: valid plans, right outputs, honest figures.
 fuzz-options: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzzing.options
+
+# 10,000 seeded faults of the addresses of streamed segments, each rejected by the checker.
+stream-faults: $(VENV)/.installed-test
+	$(BIN)/python -m tests.engine.memory.rows.faults 10000
 
 # Every kernel for GPUs, compiled for both generations; the suite takes one of each kind. Half an hour on two cores.
 cuda-kernels: $(VENV)/.installed-test

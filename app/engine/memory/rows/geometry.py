@@ -85,11 +85,6 @@ class RowValue:
                 f"value {self.name!r}: rows, bytes and planes of a row do not agree, found {self}"
             )
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole value."""
-        return self.rows * self.row_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -150,8 +145,11 @@ class Segment:
     freed: tuple[str, ...] = ()
     by_name: Mapping[str, RowValue] = field(init=False, repr=False, compare=False)
     producer: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    accumulated: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        sums = (y for o in self.operators if o.accumulates for y in o.outputs)
+        object.__setattr__(self, "accumulated", frozenset(sums))
         object.__setattr__(self, "by_name", {v.name: v for v in self.values})
         written = {y: i for i, o in enumerate(self.operators) for y in o.outputs}
         object.__setattr__(self, "producer", written)
@@ -170,6 +168,14 @@ class Segment:
     def rows(self, operator: RowOperator) -> int:
         """Rows that the operator computes, all calls together."""
         return self.by_name[operator.outputs[0]].rows
+
+    def stored(self, name: str) -> int:
+        """Rows of a whole value that have places: of a sum of turns the last alone."""
+        return 1 if name in self.accumulated else self.by_name[name].rows
+
+    def whole_bytes(self, name: str) -> int:
+        """Bytes of a value that is whole."""
+        return self.stored(name) * self.by_name[name].row_bytes
 
     def needed(self, read: Read, first: int, rows: int) -> tuple[int, int]:
         """Rows [low, high) of an operand that a call reads; low = high if it reads padding alone."""

@@ -20,7 +20,7 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class RowRing:
     """Rows that live, of one value or of several that take each other's slots: row i lies in slot i % rows.
 
     Attributes:
@@ -56,10 +56,10 @@ class Schedule:
 
     segment: Segment
     calls: tuple[Call, ...]
-    rings: tuple[Ring, ...]
+    rings: tuple[RowRing, ...]
 
     @property
-    def by_value(self) -> dict[str, Ring]:
+    def by_value(self) -> dict[str, RowRing]:
         """The ring of each value that has one."""
         return {v: ring for ring in self.rings for v in ring.values}
 
@@ -116,11 +116,14 @@ def _missing(segment: Segment, number: int, first: int, rows: int, done: list[in
 
 
 class _Readers:
-    """What is still to be read of each value, as operators go on."""
+    """Rows of each value that calls are still to read. Rows that nothing asks for are never computed."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, calls: tuple[Call, ...]) -> None:
         self.segment = segment
         self.done = [0] * len(segment.operators)
+        self.end = [0] * len(segment.operators)  # rows that each operator computes
+        for call in calls:
+            self.end[call.operator] += call.rows
         self.readers: dict[str, list[tuple[int, Read]]] = {v.name: [] for v in segment.values}
         for i, operator in enumerate(segment.operators):
             for read in operator.reads:
@@ -134,8 +137,10 @@ class _Readers:
             return 0
         low = value.rows
         for number, read in self.readers[name]:
-            if self.done[number] < self.segment.rows(self.segment.operators[number]):
+            if self.done[number] < self.end[number]:
                 low = min(low, max(read.map.low(self.done[number]), 0))
+        if name in self.segment.accumulated and 0 < self.high(name) < self.end[self.segment.producer[name]]:
+            low = min(low, self.high(name) - 1)  # the next turn adds to it
         return low
 
     def high(self, name: str) -> int:
@@ -149,7 +154,7 @@ def row_spans(segment: Segment, calls: tuple[Call, ...]) -> Iterator[dict[str, t
 
     What it reads is held until it ends; what it writes has a place even if nothing reads it.
     """
-    readers = _Readers(segment)
+    readers = _Readers(segment, calls)
     for call in calls:
         operator = segment.operators[call.operator]
         names = dict.fromkeys((*(r.value for r in operator.reads), *operator.outputs))
@@ -159,7 +164,7 @@ def row_spans(segment: Segment, calls: tuple[Call, ...]) -> Iterator[dict[str, t
         yield {name: (before[name], readers.high(name)) for name in names}
 
 
-def _rings(segment: Segment, calls: tuple[Call, ...]) -> Iterator[Ring]:
+def _rings(segment: Segment, calls: tuple[Call, ...]) -> Iterator[RowRing]:
     """Rings of values that are neither whole at the beginning nor at the end."""
     inner = [v.name for v in segment.values if v.name in segment.producer and v.name not in segment.outputs]
     owner = _shared_slots(segment, calls, set(inner))
@@ -171,7 +176,7 @@ def _rings(segment: Segment, calls: tuple[Call, ...]) -> Iterator[Ring]:
         live = trace.live[name]
         rows = trace.rows[name]
         value = segment.by_name[name]
-        yield Ring(
+        yield RowRing(
             values,
             rows,
             value.row_bytes,
@@ -187,7 +192,7 @@ def _shared_slots(segment: Segment, calls: tuple[Call, ...], inner: set[str]) ->
     """The owner of the ring of each value: a sum takes its operand's slots if nothing reads them later."""
     owner = {name: name for name in inner}
     late = set()  # operands that something reads after the sum has overwritten them
-    readers = _Readers(segment)
+    readers = _Readers(segment, calls)
     for call in calls:
         operator = segment.operators[call.operator]
         readers.done[call.operator] += call.rows
@@ -209,8 +214,7 @@ class _Trace:
     def __init__(self, segment: Segment, calls: tuple[Call, ...], owner: dict[str, str]) -> None:
         self.rows = dict.fromkeys(owner, 0)
         self.live = dict.fromkeys(owner, 0)
-        accumulated = {y for o in segment.operators if o.accumulates for y in o.outputs}
-        readers = _Readers(segment)
+        readers = _Readers(segment, calls)
         spans: dict[str, tuple[int, int]] = {}
         members: dict[str, list[str]] = {}
         for name, own in owner.items():
@@ -221,7 +225,7 @@ class _Trace:
                 alive = [spans[n] for n in members[own] if n in spans and spans[n][0] < spans[n][1]]
                 if alive:
                     rows = max(high for _, high in alive) - min(low for low, _ in alive)
-                    self.rows[own] = max(self.rows[own], 1 if own in accumulated else rows)
+                    self.rows[own] = max(self.rows[own], 1 if own in segment.accumulated else rows)
             readers.done[calls[i].operator] += calls[i].rows
             spans.update((n, (readers.low(n), readers.high(n))) for n in touched if n in owner)
             for own, names in members.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from app.engine.memory.portfolio import solve
 from app.engine.memory.problem import Buffer, Problem
 from app.engine.memory.rows.loops import Item, rolled
-from app.engine.memory.rows.schedule import Ring, Schedule
+from app.engine.memory.rows.schedule import RowRing, Schedule
 
 ALIGNMENT = 64  # byte, of each ring
 
@@ -30,8 +30,8 @@ class Workspace:
     proved: bool
 
     @property
-    def by_value(self) -> dict[str, tuple[Ring, int]]:
-        """Ring and offset of each value that has one."""
+    def by_value(self) -> dict[str, tuple[RowRing, int]]:
+        """RowRing and offset of each value that has one."""
         placed = zip(self.schedule.rings, self.rings, strict=True)
         return {v: (ring, offset) for ring, offset in placed for v in ring.values}
 

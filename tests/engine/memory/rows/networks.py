@@ -3,7 +3,11 @@
 from dataclasses import dataclass, field
 from random import Random
 
-from app.engine.memory.rows.geometry import ROW, Read, RowMap, RowOperator, RowValue, Segment, window
+from app.engine.memory.rows.emit import emit
+from app.engine.memory.rows.geometry import ROW, Read, RowMap, RowOperator, RowValue, Segment, only, window
+from app.engine.memory.rows.replay import EmittedCall
+from app.engine.memory.rows.schedule import schedule
+from app.engine.memory.rows.workspace import Workspace, workspace
 
 # Expansion, channels, blocks, stride of MobileNetV2's stages (Sandler et al., 2018, arXiv:1801.04381, table 2).
 MOBILENET_V2 = (
@@ -85,6 +89,7 @@ def random_segment(seed: int, longest: int = 9, chain: bool = False) -> Segment:
     rows = random.randint(1, 14)
     values = [RowValue("x", rows, 8 * random.randint(1, 6), random.choice((1, 1, 2)))]
     operators: list[RowOperator] = []
+    summed: set[str] = set()  # values of which the last row alone is read
     for i in range(random.randint(1, longest)):
         x = values[-1] if chain or random.random() < 0.7 else random.choice(values)
         kernel, stride, dilation = random.choice(
@@ -94,7 +99,9 @@ def random_segment(seed: int, longest: int = 9, chain: bool = False) -> Segment:
         count, step = (x.rows + stride - 1) // stride, window(kernel, stride, dilation, top)
         if random.random() < 0.15:
             count, step = x.rows * 2, RowMap(1, 2, 0, 0)
-        same = [v for v in values if v.rows == count and (v is not x)]
+        if x.name in summed:
+            count, step = random.randint(1, 5), only(x.rows - 1)
+        same = [v for v in values if v.rows == count and v is not x and v.name not in summed]
         sum_of = random.choice(same) if same and not chain and random.random() < 0.6 else None
         size, planes = (
             (sum_of.row_bytes, sum_of.planes) if sum_of else (8 * random.randint(1, 6), random.choice((1, 2)))
@@ -103,16 +110,30 @@ def random_segment(seed: int, longest: int = 9, chain: bool = False) -> Segment:
         outputs = [RowValue(f"v{i}", count, size, planes)]
         if not chain and random.random() < 0.1:
             outputs.append(RowValue(f"w{i}", count, 8 * random.randint(1, 6)))
+        accumulates = not chain and sum_of is None and random.random() < 0.1
         takes = sum_of.name if sum_of else None
         strip, aligned = random.choice((1, 1, 2, 3, 4, 7)), random.random() < 0.2
         scratch = random.choice((0, 0, 40))
         operators.append(
             RowOperator(
-                f"o{i}", reads, tuple(v.name for v in outputs), strip, aligned, takes, scratch=scratch
+                f"o{i}", reads, tuple(v.name for v in outputs), strip, aligned, takes, accumulates, scratch
             )
         )
+        if accumulates:
+            summed |= {v.name for v in outputs}
         values.extend(outputs)
     kept = {operators[-1].outputs[0]}
     if not chain:
         kept |= {v.name for v in values[1:] if random.random() < 0.1}
     return Segment(tuple(values), tuple(operators), ("x",), tuple(v.name for v in values if v.name in kept))
+
+
+def addressed(segment: Segment) -> tuple[Workspace, tuple[EmittedCall, ...], dict[str, int], int]:
+    """The segment placed by itself: workspace, calls with addresses, offsets of whole values, bytes of memory."""
+    placed = workspace(schedule(segment))
+    end = placed.nbytes
+    whole = {}
+    for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
+        whole[name] = end
+        end += segment.whole_bytes(name)
+    return placed, tuple(emit(placed, whole)), whole, end

@@ -40,7 +40,7 @@ class _Places:
     """Addresses of rows: whole values by row, rings by slot."""
 
     def __init__(self, workspace: Workspace, whole: Mapping[str, int], base: int) -> None:
-        self.segment = workspace.schedule.segment
+        self.segment, self.values = workspace.schedule.segment, workspace.schedule.whole
         self.whole, self.base, self.rings = whole, base, workspace.by_value
         self.origin: dict[str, int] = {}  # first row of the call that wrote last, by value
 
@@ -52,9 +52,10 @@ class _Places:
             yield Access(name, row, plane, self._offset(value, row, plane, line), line)
 
     def _offset(self, value: RowValue, row: int, plane: int, line: int) -> int:
-        if value.name in self.whole:
-            stored = self.segment.stored(value.name)
-            return self.whole[value.name] + (plane * stored + row % stored) * line
+        name = self.values.get(value.name)
+        if name is not None:
+            stored = self.segment.stored(name)
+            return self.whole[name] + (plane * stored + row % stored) * line
         ring, offset = self.rings[value.name]
         slot = ring.slot(row, self.origin.get(value.name, 0))
         return self.base + offset + (plane * ring.rows + slot) * line

@@ -4,11 +4,18 @@ Demand-driven from the last value: an operator runs when the strip that is to co
 computes these rows and no more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
-from app.engine.memory.rows.geometry import ROW, Read, Segment
+import numpy as np
+
+from app.engine.memory.rows import demand_core
+from app.engine.memory.rows.demand_core import Tables
+from app.engine.memory.rows.geometry import ROW, Segment
+
+Array = np.ndarray[Any, Any]
 
 
 class Call(NamedTuple):
@@ -27,8 +34,7 @@ class RowRing:
         values: in the order of the segment; a sum follows the operand that it takes.
         row_bytes: of the widest of the values, which all have as many planes.
         transient: every call writes from slot 0, and the one reader then reads exactly the rows of that call.
-        first, last: the calls between which it holds rows, both included.
-        live: bit i is set if it holds a row during call i.
+        runs: (first, last) call of each sequence of calls during which it holds rows, both included.
     """
 
     values: tuple[str, ...]
@@ -36,9 +42,7 @@ class RowRing:
     row_bytes: int
     planes: int
     transient: bool
-    first: int
-    last: int
-    live: int
+    runs: tuple[tuple[int, int], ...]
 
     @property
     def nbytes(self) -> int:
@@ -52,11 +56,17 @@ class RowRing:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Calls in order, and rings of all values but the inputs and outputs of the segment, which are whole."""
+    """Calls in order, and rings of all values but those that lie in the inputs and outputs of the segment.
+
+    Attributes:
+        whole: the input or output in whose place each value lies that has no ring, row i at row i: itself,
+            or what a sum takes or becomes. An output that lies in an input takes its place.
+    """
 
     segment: Segment
     calls: tuple[Call, ...]
     rings: tuple[RowRing, ...]
+    whole: Mapping[str, str]
 
     @property
     def by_value(self) -> dict[str, RowRing]:
@@ -65,173 +75,118 @@ class Schedule:
 
 
 def schedule(segment: Segment) -> Schedule:
-    """The demand-driven calls of a segment and its rings."""
-    calls = tuple(demanded(segment))
-    return Schedule(segment, calls, tuple(_rings(segment, calls)))
+    """The demand-driven calls of a segment and its rings.
 
-
-def demanded(segment: Segment) -> Iterator[Call]:
-    """Calls in the order in which the last value asks for rows; then what else must be whole at the end.
-
-    The operands of a strip are asked for in the order in which the operator names them.
+    The operands of a strip are asked for in the order in which the operator names them; outputs that the
+    last one does not complete are completed after it.
     """
-    done = [0] * len(segment.operators)
-    kept = {segment.producer[v] for v in segment.outputs if v in segment.producer}
-    for target in sorted(kept, reverse=True):
-        extent = segment.rows(segment.operators[target])
-        while done[target] < extent:
-            stack = [(target, done[target] + 1)]
-            while stack:
-                number, upto = stack[-1]
-                if done[number] >= upto:
-                    stack.pop()
-                    continue
-                first, rows = done[number], _strip(segment, number, done[number], upto, number == target)
-                missing = _missing(segment, number, first, rows, done)
-                if missing is not None:
-                    stack.append(missing)
-                    continue
-                yield Call(number, first, rows)
-                done[number] += rows
+    found = Demand(segment)
+    calls = tuple(Call(*row) for row in found.calls.tolist())
+    runs: dict[int, list[tuple[int, int]]] = {}
+    for own, first, last in found.runs.tolist():
+        runs.setdefault(own, []).append((first, last))
+    rings: list[RowRing] = []
+    whole: dict[str, str] = {}
+    for own, rows in enumerate(found.slots.tolist()):
+        values = tuple(segment.values[v].name for v in np.flatnonzero(found.owner == own).tolist())
+        value = segment.values[own]
+        if own in found.whole:
+            whole |= dict.fromkeys(values, segment.values[found.whole[own]].name)
+        elif rows and values:
+            transient = len(values) == 1 and _is_transient(segment, calls, value.name)
+            rings.append(RowRing(values, rows, value.row_bytes, value.planes, transient, tuple(runs[own])))
+    return Schedule(segment, calls, tuple(rings), whole)
 
 
-def _strip(segment: Segment, number: int, done: int, upto: int, ahead: bool) -> int:
-    """Rows of the next call: what is asked for, or a whole strip where it is aligned or of the last value."""
-    operator = segment.operators[number]
-    left = segment.rows(operator) - done
-    return min(
-        operator.strip, left if operator.aligned or ahead else min(upto, segment.rows(operator)) - done
+class Demand:
+    """Calls, slots and runs of a segment as arrays; planning looks at thousands of segments.
+
+    Attributes:
+        calls: int64[n, 3], operator, first row, rows.
+        owner: int64[v], the value in whose place each value lies.
+        whole: first input or output, by number, in each place that has one.
+        slots: int64[v], rows of the ring of each owner.
+        runs: int64[m, 3], owner, first and last call of each sequence of calls during which it holds rows.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._tables = tables = _tables(segment)
+        operators, values = len(segment.operators), len(segment.values)
+        room = np.empty((int(tables.operators[:, 0].sum()), 3), np.int64)
+        stack = np.empty((operators + 1, 2), np.int64)
+        self.calls = room[: demand_core.demand(tables, self._zeros(), stack, room)]
+        self._end = np.bincount(self.calls[:, 0], self.calls[:, 2], operators).astype(np.int64)
+        self.owner = np.arange(values)
+        self._in_place = _comparable(segment)
+        demand_core.owners(tables, self.calls, self._end, self._zeros(), self.owner, self._in_place)
+        kept = {*segment.inputs, *segment.outputs}
+        self.whole: dict[int, int] = {}
+        for i, v in enumerate(segment.values):
+            if v.name in kept:
+                self.whole.setdefault(int(self.owner[i]), i)
+        state = np.zeros((values, 2), np.int64)
+        state[:, 1] = -1
+        runs = np.empty((len(self.calls) * int(np.diff(tables.first_touched).max()), 3), np.int64)
+        span = np.zeros((values, 2), np.int64)
+        count = demand_core.trace(tables, self.calls, self._end, self._zeros(), self.owner, span, state, runs)
+        self.runs, self.slots = runs[:count], state[:, 0]
+
+    def live_bytes(self, row_bytes: Array) -> int:
+        """Most bytes of rows alive during one call; `row_bytes` by value, 0 for what does not count."""
+        scratch = np.array([o.scratch for o in self.segment.operators], np.int64)
+        rows = (self._tables, self.calls, self._end, self._zeros(), row_bytes, scratch, self._in_place)
+        return int(demand_core.most_live(*rows))
+
+    def _zeros(self) -> Array:
+        return np.zeros(len(self.segment.operators), np.int64)
+
+
+def _tables(segment: Segment) -> Tables:
+    number = {v.name: i for i, v in enumerate(segment.values)}
+    kept = {*segment.outputs, *(set(segment.inputs) - set(segment.freed))}
+    users: list[list[tuple[int, int]]] = [[] for _ in segment.values]
+    reads: list[tuple[int, int, int, int, int]] = []
+    for i, o in enumerate(segment.operators):
+        for read in o.reads:
+            users[number[read.value]].append((i, len(reads)))
+            reads.append((number[read.value], read.map.step, read.map.per, read.map.first, read.map.last))
+    operators = [
+        (segment.rows(o), o.strip, o.aligned, -1 if o.takes is None else number[o.takes], o.accumulates)
+        for o in segment.operators
+    ]
+    values = [(v.rows, segment.producer.get(v.name, -1), v.name in kept) for v in segment.values]
+    outputs = [[number[y] for y in o.outputs] for o in segment.operators]
+    touched = [
+        [*dict.fromkeys([*(number[r.value] for r in o.reads), *written])]
+        for o, written in zip(segment.operators, outputs, strict=True)
+    ]
+    return Tables(
+        np.array(operators, np.int64),
+        _starts(len(o.reads) for o in segment.operators),
+        np.array(reads, np.int64).reshape(-1, 5),
+        np.array(values, np.int64),
+        _starts(len(u) for u in users),
+        np.array([u for own in users for u in own], np.int64).reshape(-1, 2),
+        _starts(len(o) for o in outputs),
+        np.array([v for own in outputs for v in own], np.int64),
+        _starts(len(t) for t in touched),
+        np.array([v for own in touched for v in own], np.int64),
     )
 
 
-def _missing(segment: Segment, number: int, first: int, rows: int, done: list[int]) -> tuple[int, int] | None:
-    """The first producer that a call must wait for, and how many rows it must have; None if all is there."""
-    for read in segment.operators[number].reads:
-        source = segment.producer.get(read.value)
-        if source is not None:
-            low, high = segment.needed(read, first, rows)
-            if low < high and done[source] < high:
-                return source, high
-    return None
+def _starts(counts: Iterable[int]) -> Array:
+    return np.array([0, *accumulate(counts)], np.int64)
 
 
-class _Readers:
-    """Rows of each value that calls are still to read. Rows that nothing asks for are never computed."""
-
-    def __init__(self, segment: Segment, calls: tuple[Call, ...]) -> None:
-        self.segment = segment
-        self.done = [0] * len(segment.operators)
-        self.end = [0] * len(segment.operators)  # rows that each operator computes
-        for call in calls:
-            self.end[call.operator] += call.rows
-        self.readers: dict[str, list[tuple[int, Read]]] = {v.name: [] for v in segment.values}
-        for i, operator in enumerate(segment.operators):
-            for read in operator.reads:
-                self.readers[read.value].append((i, read))
-        self.kept = {*segment.outputs, *(set(segment.inputs) - set(segment.freed))}
-
-    def low(self, name: str) -> int:
-        """The first row of a value that something still reads; its extent if nothing does."""
-        value = self.segment.by_name[name]
-        if name in self.kept:
-            return 0
-        low = value.rows
-        for number, read in self.readers[name]:
-            if self.done[number] < self.end[number]:
-                low = min(low, max(read.map.low(self.done[number]), 0))
-        if name in self.segment.accumulated and 0 < self.high(name) < self.end[self.segment.producer[name]]:
-            low = min(low, self.high(name) - 1)  # the next turn adds to it
-        return low
-
-    def high(self, name: str) -> int:
-        """One after the last row that is written."""
-        source = self.segment.producer.get(name)
-        return self.segment.by_name[name].rows if source is None else self.done[source]
-
-
-def row_spans(segment: Segment, calls: tuple[Call, ...]) -> Iterator[dict[str, tuple[int, int]]]:
-    """Rows [low, high) of each value that the call reads or writes, which live while it runs.
-
-    What it reads is held until it ends; what it writes has a place even if nothing reads it.
-    """
-    readers = _Readers(segment, calls)
-    for call in calls:
-        operator = segment.operators[call.operator]
-        names = dict.fromkeys((*(r.value for r in operator.reads), *operator.outputs))
-        before = {name: readers.low(name) for name in names}
-        before |= {name: min(before[name], call.first) for name in operator.outputs}
-        readers.done[call.operator] += call.rows
-        yield {name: (before[name], readers.high(name)) for name in names}
-
-
-def _rings(segment: Segment, calls: tuple[Call, ...]) -> Iterator[RowRing]:
-    """Rings of values that are neither whole at the beginning nor at the end."""
-    inner = [v.name for v in segment.values if v.name in segment.producer and v.name not in segment.outputs]
-    owner = _shared_slots(segment, calls, set(inner))
-    trace = _Trace(segment, calls, owner)
-    for name in inner:
-        if owner[name] != name or not trace.rows[name]:
-            continue  # in the ring of another, or of an operator that nothing asks for
-        values = tuple(v for v in inner if owner[v] == name)
-        live = trace.live[name]
-        rows = trace.rows[name]
-        value = segment.by_name[name]
-        yield RowRing(
-            values,
-            rows,
-            value.row_bytes,
-            value.planes,
-            len(values) == 1 and _is_transient(segment, calls, name),
-            (live & -live).bit_length() - 1,
-            live.bit_length() - 1,
-            live,
-        )
-
-
-def _shared_slots(segment: Segment, calls: tuple[Call, ...], inner: set[str]) -> dict[str, str]:
-    """The owner of the ring of each value: a sum takes its operand's slots if nothing reads them later."""
-    owner = {name: name for name in inner}
-    late = set()  # operands that something reads after the sum has overwritten them
-    readers = _Readers(segment, calls)
-    for call in calls:
-        operator = segment.operators[call.operator]
-        readers.done[call.operator] += call.rows
-        if operator.takes is not None and readers.low(operator.takes) < call.first + call.rows:
-            late.add(operator.name)
-    for operator in segment.operators:
-        x, y = operator.takes, operator.outputs[0]
-        if x is None or x not in inner or y not in inner or operator.name in late or operator.accumulates:
-            continue
-        a, b = segment.by_name[x], segment.by_name[y]
-        if (a.row_bytes, a.planes) == (b.row_bytes, b.planes):
-            owner[y] = owner[x]
-    return owner
-
-
-class _Trace:
-    """Most rows at once of each ring, by the value that owns it, and the calls during which it holds rows."""
-
-    def __init__(self, segment: Segment, calls: tuple[Call, ...], owner: dict[str, str]) -> None:
-        self.rows = dict.fromkeys(owner, 0)
-        self.live = dict.fromkeys(owner, 0)
-        readers = _Readers(segment, calls)
-        spans: dict[str, tuple[int, int]] = {}
-        members: dict[str, list[str]] = {}
-        for name, own in owner.items():
-            members.setdefault(own, []).append(name)
-        for i, touched in enumerate(row_spans(segment, calls)):
-            spans.update((n, s) for n, s in touched.items() if n in owner)
-            for own in dict.fromkeys(owner[n] for n in touched if n in owner):
-                alive = [spans[n] for n in members[own] if n in spans and spans[n][0] < spans[n][1]]
-                if alive:
-                    rows = max(high for _, high in alive) - min(low for low, _ in alive)
-                    self.rows[own] = max(self.rows[own], 1 if own in segment.accumulated else rows)
-            readers.done[calls[i].operator] += calls[i].rows
-            spans.update((n, (readers.low(n), readers.high(n))) for n in touched if n in owner)
-            for own, names in members.items():
-                held = any(spans[n][0] < spans[n][1] for n in names if n in spans)
-                if held or any(n in touched for n in names):
-                    self.live[own] |= 1 << i
+def _comparable(segment: Segment) -> Array:
+    """1 for each operator whose operand to take has rows like those of its first output."""
+    found = np.zeros(len(segment.operators), np.int64)
+    for i, o in enumerate(segment.operators):
+        if o.takes is not None and not o.accumulates and o.takes not in segment.accumulated:
+            x, y = segment.by_name[o.takes], segment.by_name[o.outputs[0]]
+            found[i] = (x.rows, x.row_bytes, x.planes) == (y.rows, y.row_bytes, y.planes)
+    return found
 
 
 def _is_transient(segment: Segment, calls: tuple[Call, ...], name: str) -> bool:

@@ -51,7 +51,7 @@ def workspace(schedule: Schedule, alignment: int = ALIGNMENT) -> Workspace:
     running = [0] * len(operators)
     for i, call in enumerate(schedule.calls):
         running[call.operator] |= 1 << i
-    items = [(ring.live, ring.nbytes) for ring in rings]
+    items = [(_calls_of(ring), ring.nbytes) for ring in rings]
     items += [(running[i], o.scratch) for i, o in enumerate(operators)]
     places = _places(items)
     buffers = tuple(
@@ -79,6 +79,11 @@ def workspace(schedule: Schedule, alignment: int = ALIGNMENT) -> Workspace:
         bound,
         solution.peak == bound,
     )
+
+
+def _calls_of(ring: RowRing) -> int:
+    """The calls during which a ring holds rows, as bits."""
+    return sum((1 << last + 1) - (1 << first) for first, last in ring.runs)
 
 
 def _places(items: list[tuple[int, int]]) -> list[_Place]:

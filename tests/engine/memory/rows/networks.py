@@ -125,15 +125,20 @@ def random_segment(seed: int, longest: int = 9, chain: bool = False) -> Segment:
     kept = {operators[-1].outputs[0]}
     if not chain:
         kept |= {v.name for v in values[1:] if random.random() < 0.1}
-    return Segment(tuple(values), tuple(operators), ("x",), tuple(v.name for v in values if v.name in kept))
+    freed = ("x",) if random.random() < 0.5 else ()
+    outputs = tuple(v.name for v in values if v.name in kept)
+    return Segment(tuple(values), tuple(operators), ("x",), outputs, freed)
 
 
 def addressed(segment: Segment) -> tuple[Workspace, tuple[EmittedCall, ...], dict[str, int], int]:
     """The segment placed by itself: workspace, calls with addresses, offsets of whole values, bytes of memory."""
     placed = workspace(schedule(segment))
     end = placed.nbytes
-    whole = {}
+    whole: dict[str, int] = {}
     for name in dict.fromkeys((*segment.inputs, *segment.outputs)):
-        whole[name] = end
-        end += segment.whole_bytes(name)
+        place = placed.schedule.whole[name]
+        if place not in whole:
+            whole[place] = end
+            end += segment.whole_bytes(place)
+        whole[name] = whole[place]
     return placed, tuple(emit(placed, whole)), whole, end

@@ -77,14 +77,15 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
 
 def _places(group: StreamGroup, memory: Workspace) -> Mapping[ir.Value, RowsPlace]:
     """Rings in the workspace; what the stream reads and leaves is whole."""
-    rings, rows = group.memory.by_value, group.memory.schedule.segment.by_name
+    rings, schedule = group.memory.by_value, group.memory.schedule
     found = {}
     for name, value in group.images.items():
         if name in rings:
             ring, offset = rings[name]
             found[value] = RowsPlace(memory, offset, ring.rows, ring.transient)
         else:
-            found[value] = RowsPlace(value, 0, rows[name].rows)
+            place = schedule.whole[name]
+            found[value] = RowsPlace(group.images[place], 0, schedule.segment.by_name[place].rows)
     return found
 
 

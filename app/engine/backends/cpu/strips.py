@@ -1,4 +1,4 @@
-"""Strips of rows of convolutions, depthwise convolutions and pooling over blocked images, in float32.
+"""Strips of rows of convolutions, direct, depthwise and Winograd's, and of pooling over blocked images in float32.
 
 Rows lie in rings, see `app.kernels.cpu.strips`. Sums and roundings are those of the implementations that the rows
 of `STRIP_ROWS` are named after: results are equal bit by bit.
@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu import nchwc, nchwc_conv, nchwc_depthwise
+from app.engine.backends.cpu import nchwc, nchwc_conv, nchwc_depthwise, winograd
 from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, size_operand
 from app.engine.backends.cpu.nchwc_conv import Cut, Form, Geometry
 from app.engine.backends.cpu.nchwc_pool import window_sizes
@@ -24,6 +24,7 @@ from app.engine.memory.rows.geometry import ROW, RowMap, window
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.pool_geometry import windows
 from app.kernels.cpu.strips import RingSizes
+from app.kernels.cpu.winograd import WinogradSizes
 
 ELEMENT = 4  # byte of a float32
 
@@ -186,6 +187,46 @@ def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> Ca
     )
 
 
+def _winograd_cut(form: winograd.Form, group: Group, context: PlanningContext, rows: int) -> WinogradSizes:
+    """Sizes of a strip of so many rows at most, as one block of tiles; work is that of the strip."""
+    axes, ends, lanes = conv_geometry.of_conv(group), nchwc.ends(group, context), context.target.vector_lanes
+    strips = -(-min(rows, axes.out[1]) // form.m)
+    tiling = winograd.cut_tiles(axes, form, context, strips * -(-axes.out[2] // form.m), 1)
+    lines = form.n * max(axes.size[2], axes.out[2]) * lanes
+    work = tiling.m_size + form.n * lanes + _winograd_buffer(form, ends, lanes) + lines + tiling.v_size
+    return winograd.sizes_of(form, axes, tiling, work, ends.flags, context)
+
+
+def _winograd_buffer(form: winograd.Form, ends: nchwc.Ends, lanes: int) -> int:
+    return max(form.n**2 * lanes, ends.buffer)
+
+
+def _winograd_scratch(form: winograd.Form, group: Group, context: PlanningContext, rows: int) -> int:
+    return _winograd_cut(form, group, context, rows).work_step * ELEMENT
+
+
+def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+    lanes, ends = context.target.vector_lanes, nchwc.ends(group, context)
+    sizes = _winograd_cut(form, group, context, strip.rows)
+    x, y, beside = _places(group, strip, sizes.rows)
+    before: Operands = (
+        ("float32*", x.argument),
+        ("float32*", winograd.packed_weights(form, group, context)),
+        ("float32*", y.argument),
+        *_in_places(ends.with_bias(sizes.filters * lanes).addends, strip),
+        size_operand(sizes),
+    )
+    buffer = _winograd_buffer(form, ends, lanes)
+    return _calls(
+        "app.kernels.cpu.strip_winograd:emit",
+        before,
+        strip,
+        _rings(strip, x, y, beside),
+        (("float32*", strip.memory), *_in_places(ends.operands, strip)),
+        (lanes, form.m, form.taps, min(sizes.filters, 2), buffer, *ends.static),
+    )
+
+
 def _pool_rejection(group: Group, context: PlanningContext) -> str | None:
     """Reason why a pooling is not computed in strips."""
     if context.threads > 1:
@@ -228,6 +269,18 @@ STRIP_ROWS = (
             partial(_conv_lower, nchwc_conv.FORMS[name]),
         )
         for name in ("conv.blocked", "conv.blocked_stem")
+    ),
+    *(
+        StripRow(
+            form.name,
+            _rejection,
+            _conv_reads,
+            partial(_winograd_scratch, form),
+            partial(_winograd_lower, form),
+            step=form.m,
+        )
+        for form in winograd.FORMS
+        if not form.paired and not form.fixed
     ),
     StripRow("conv.depthwise_blocked", _rejection, _conv_reads, _depthwise_scratch, _depthwise_lower),
     *(

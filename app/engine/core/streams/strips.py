@@ -66,6 +66,7 @@ class StripRow:
         reads: images that the group reads, in order, and which of their rows a row of the output needs.
         scratch: bytes that a call of so many rows needs while it runs.
         lower: the call for a number of rows, at most those of the strip; one thread runs it.
+        step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
     """
 
     name: str
@@ -73,3 +74,4 @@ class StripRow:
     reads: Callable[[Group, "PlanningContext"], RowMaps]
     scratch: Callable[[Group, "PlanningContext", int], int]
     lower: Callable[[Group, "PlanningContext", Strip], CallOf]
+    step: int = 1

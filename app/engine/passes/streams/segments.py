@@ -57,6 +57,7 @@ def _operator(part: StreamPart, reads: RowMaps, context: PlanningContext) -> Row
         tuple(Read(v.name or "", rows) for v, rows in reads),
         tuple(v.name or "" for v in part.group.outputs),
         part.rows,
+        aligned=part.strips.step > 1,
         takes=over[0].name if over else None,
         scratch=part.strips.scratch(part.group, tuned, part.rows),
     )

@@ -84,7 +84,8 @@ def _parts(asked: Streamed, compilation: Compilation) -> tuple[StreamPart, ...] 
             strips = strips_of(group, chosen[group], compilation, context)
             if isinstance(strips, str):
                 return f"{group.name!r}: {strips}"
-            parts.append(StreamPart(group, chosen[group], strips, rows[group.name]))
+            whole = -(-rows[group.name] // strips.step) * strips.step
+            parts.append(StreamPart(group, chosen[group], strips, whole))
     missing = rows.keys() - {part.group.name for part in parts}
     return f"there is no group {min(missing)!r}" if missing else tuple(parts)
 

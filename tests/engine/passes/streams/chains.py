@@ -1,6 +1,6 @@
 """Random networks of convolutions and pooling, and their plans with and without streams."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -134,11 +134,13 @@ class Plans:
 
     path: Path
     target: Target
+    fast: bool = False  # whether Winograd's algorithms may be chosen
 
     def planned(self, *streams: Streamed) -> Program:
         """The plan with these streams."""
-        compilation = session.canonical(load(self.path), self.target, OPTIONS, Bindings(), REGISTRY)
-        build = session.builder(compilation, OPTIONS)
+        options = replace(OPTIONS, fast_algorithms=self.fast)
+        compilation = session.canonical(load(self.path), self.target, options, Bindings(), REGISTRY)
+        build = session.builder(compilation, options)
         return build(MemoryConcessions(streams=streams, unbounded=True))
 
     @cached_property

@@ -11,6 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from app.engine.core.program import Program
+from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Streamed
 from app.engine.types.target import Target, host
@@ -32,10 +33,12 @@ def runs(program: Program, x: Array, compiler: Compiler) -> list[Array]:
     return [np.asarray(y) for outputs in found for y in outputs.values()]
 
 
-def check(net: Network, rows: int, folder: Path, lanes: int, compiler: Compiler) -> Program:
+def check(
+    net: Network, rows: int, folder: Path, lanes: int, compiler: Compiler, *, fast: bool = False
+) -> Program:
     """All that has strips in one stream, against the plan without and the reference evaluator."""
     path = net.save(folder)
-    plans = Plans(path, target_of(lanes))
+    plans = Plans(path, target_of(lanes), fast)
     x = np.random.default_rng(net.seed).standard_normal((1, *net.first)).astype(np.float32)
     streamed = plans.planned(Streamed(plans.names, (rows,) * len(plans.names)))
     assert streamed.compilation.notes == plans.plain.compilation.notes  # nothing was left out
@@ -64,3 +67,21 @@ def test_a_bottleneck_with_a_residual_sum(rows: int, tmp_path: Path, compiler: C
     net.apply(f"Add({x}, {{}})")
     net.conv(24, 3, 2)
     check(net, rows, tmp_path, 16, compiler)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_winograd_in_whole_rows_of_tiles(rows: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((32, 26, 23))
+    x = net.conv(32, 3)
+    net.conv(32, 3)
+    net.apply("HardSwish({})")
+    net.conv(32, 3)
+    net.apply(f"Add({x}, {{}})")
+    net.apply("Relu({})")
+    net.conv(48, 3)
+    net.conv(16, 3, 2)
+    streamed = check(net, rows, tmp_path, lanes, compiler, fast=True)
+    (stream,) = (s.group for s in streamed.steps if isinstance(s.group, StreamGroup))
+    names = [part.choice.implementation.name for part in stream.parts]
+    assert sum("winograd" in name for name in names) >= 3

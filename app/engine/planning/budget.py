@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from app.engine.core.program import Program
 from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
+from app.engine.planning.streams.proposals import proposals
 from app.engine.types.errors import CapacityError
 from app.engine.types.options import MemoryConcessions
 
@@ -178,6 +179,9 @@ class _Search:
     def descended(self, start: Program, goal: int) -> Program:
         """The best plan that changes at the peak lead to, from the fastest plan on."""
         self.allow(start, DESCENT)
+        streamed = self.streamed(start, goal)
+        if _peak(streamed) <= goal or (_concessions(streamed).streams and _peak(streamed) < _peak(start)):
+            return streamed
         # Where the bound is met, neither rows nor orders save a byte.
         least = self.rows(start).bound
         proved = least is not None and _peak(start) <= least
@@ -198,6 +202,14 @@ class _Search:
                 best = self.better((longer, *_moves(best)), best, goal)
             if _merit(best, goal) >= _merit(before, goal):
                 break
+        return best
+
+    def streamed(self, start: Program, goal: int) -> Program:
+        """The best plan with groups in strips of rows, or the first one."""
+        concessions, best = _concessions(start), start
+        for streams in proposals(start):
+            self._left = max(self._left, 1)
+            best = self.better([dataclasses.replace(concessions, streams=streams)], best, goal)
         return best
 
     def closed(self, program: Program, goal: int) -> Program:
@@ -225,7 +237,12 @@ class _Search:
         return best
 
     def relieved(self, best: Program, start: Program, goal: int | None) -> Program:
-        """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that."""
+        """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that.
+
+        One with groups in strips of rows stays as it is.
+        """
+        if _concessions(best).streams:
+            return best
         self.allow(start, 1 - DESCENT)
         goal = _peak(best) if goal is None else goal
         bare = self.plan(dataclasses.replace(_concessions(best), denied=frozenset()))

@@ -145,7 +145,14 @@ def reach(pixels: int, taps: int, stride: int, dilation: int) -> int:
 
 
 def row_tile(
-    lanes: int, pixels: int, taps: int, stride: int, dilation: int, flags: int, guarded: bool, ring: bool = False
+    lanes: int,
+    pixels: int,
+    taps: int,
+    stride: int,
+    dilation: int,
+    flags: int,
+    guarded: bool,
+    ring: bool = False,
 ) -> Any:
     """An intrinsic that computes `pixels` neighbours in an output row of one block.
 

@@ -1,5 +1,6 @@
 """The row of streams: groups whose kernels run in turn on strips of rows, in loops of the compiled driver."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.core.streams.stream_group import STREAM, StreamGroup
 from app.engine.core.streams.strips import CallOf, RowsPlace, Strip
+from app.engine.cost.strips import predicted
 from app.engine.memory.rows import loops
 from app.engine.memory.rows.loops import Item
 from app.engine.types.layout import Layout
@@ -89,9 +91,10 @@ def _places(group: StreamGroup, memory: Workspace) -> Mapping[ir.Value, RowsPlac
     return found
 
 
-def _cost(group: Group, _context: PlanningContext) -> float:
+def _cost(group: Group, context: PlanningContext) -> float:
     assert isinstance(group, StreamGroup)
-    return sum(part.choice.seconds for part in group.parts)
+    calls = Counter(call.operator for call in group.memory.schedule.calls)
+    return sum(predicted(part, calls[number], context.target) for number, part in enumerate(group.parts))
 
 
 def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:

@@ -27,7 +27,9 @@ def strips_of(
     return row if reason is None else reason
 
 
-def segment_of(parts: Sequence[StreamPart], compilation: Compilation) -> tuple[Segment, dict[str, ir.Value]] | str:
+def segment_of(
+    parts: Sequence[StreamPart], compilation: Compilation
+) -> tuple[Segment, dict[str, ir.Value]] | str:
     """Parts, in an order of execution, as operators on rows, and their images by name; or a rejection."""
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     made = {v for p in parts for v in p.group.outputs}

@@ -51,7 +51,13 @@ class Network:
         return h, w
 
     def conv(
-        self, channels: int, kernel: int = 1, stride: int = 1, dilation: int = 1, before: int = -1, group: int = 1
+        self,
+        channels: int,
+        kernel: int = 1,
+        stride: int = 1,
+        dilation: int = 1,
+        before: int = -1,
+        group: int = 1,
     ) -> str:
         """A convolution; `group` of -1 is a depthwise one. Padding after is half of the window's reach."""
         own = self.shape[0]

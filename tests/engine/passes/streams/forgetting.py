@@ -38,7 +38,9 @@ class Forgetting:
         self.done[operator] = min(self.done[operator] + rows, extent)
         for ring, offset in zip(self.group.memory.schedule.rings, self.group.memory.rings, strict=True):
             if not ring.transient:
-                self._forget(ring.values, ring.rows, ring.row_bytes // ring.planes // 4, ring.planes, offset // 4)
+                self._forget(
+                    ring.values, ring.rows, ring.row_bytes // ring.planes // 4, ring.planes, offset // 4
+                )
 
     def _forget(self, values: tuple[str, ...], rows: int, line: int, planes: int, at: int) -> None:
         written = {v: self.done[self.segment.producer[v]] for v in values}

@@ -2,10 +2,10 @@
 
 All arrays are int64. Tables of a segment, by number of operator or value, in the order of the segment:
 
-operators  [o, 5]  rows, strip, 1 if aligned, value taken or -1, 1 if it accumulates
+operators  [o, 4]  rows, strip, 1 if aligned, value taken or -1
 first_read [o + 1] where the reads of each operator begin
 reads      [k, 5]  value, step, per, first, last
-values     [v, 3]  rows, producer or -1, 1 if kept (an output, or an input that is not freed)
+values     [v, 4]  rows, producer or -1, 1 if kept (an output, an input that is not freed), 1 if accumulated
 first_user [v + 1] where the readers of each value begin
 users      [k, 2]  operator, number of its read
 first_out, first_touched [o + 1]; outputs, touched [k]: values that each operator writes, and touches at all
@@ -39,7 +39,7 @@ class Tables(NamedTuple):
 @_compiled
 def _low(tables, done, end, value):
     """The first row of a value that calls are still to read; its extent if none is."""
-    rows, producer, kept = tables.values[value]
+    rows, producer, kept, summed = tables.values[value]
     if kept:
         return np.int64(0)
     low = rows
@@ -48,16 +48,26 @@ def _low(tables, done, end, value):
         if done[operator] < end[operator]:
             _, step, per, first, _ = tables.reads[read]
             low = min(low, max((done[operator] * step + first) // per, 0))
-    if producer >= 0 and tables.operators[producer, 4] and 0 < done[producer] < end[producer]:
+    if producer >= 0 and summed and 0 < done[producer] < end[producer]:
         low = min(low, done[producer] - 1)  # the next turn adds to it
     return low
 
 
 @_compiled
-def _high(tables, done, value):
-    """One after the last row of a value that is written."""
-    rows, producer, _ = tables.values[value]
-    return rows if producer < 0 else done[producer]
+def _high(tables, done, end, value):
+    """One after the last row of a value that is written; of an input that is freed, that calls read."""
+    rows, producer, kept, _ = tables.values[value]
+    if producer >= 0:
+        return done[producer]
+    if kept:
+        return rows
+    high = np.int64(0)
+    for k in range(tables.first_user[value], tables.first_user[value + 1]):
+        operator, read = tables.users[k]
+        if end[operator]:
+            _, step, per, _, last = tables.reads[read]
+            high = max(high, min(((end[operator] - 1) * step + last) // per + 1, rows))
+    return high
 
 
 @_compiled
@@ -79,7 +89,7 @@ def demand(tables, done, stack, calls):
                 if done[number] >= upto:
                     depth -= 1
                     continue
-                rows, strip, aligned, _, _ = tables.operators[number]
+                rows, strip, aligned, _ = tables.operators[number]
                 left = rows - done[number]
                 if not aligned and number != target:
                     left = min(upto, rows) - done[number]
@@ -87,7 +97,7 @@ def demand(tables, done, stack, calls):
                 waits = False
                 for k in range(tables.first_read[number], tables.first_read[number + 1]):
                     value, step, per, first, last = tables.reads[k]
-                    extent, source, _ = tables.values[value]
+                    extent, source, _, _ = tables.values[value]
                     low = max((done[number] * step + first) // per, 0)
                     high = min(((done[number] + size - 1) * step + last) // per + 1, extent)
                     if source >= 0 and low < high and done[source] < high:
@@ -139,13 +149,11 @@ def trace(tables, calls, end, done, owner, span, state, runs):
                 span[value, 0] = min(span[value, 0], begin)
         done[operator] += size
         for value in touched:
-            span[value, 1] = _high(tables, done, value)
+            span[value, 1] = _high(tables, done, end, value)
         for value in touched:
             own = owner[value]
             rows = _rows_alive(owner, span, own)
-            producer = tables.values[own, 1]
-            summed = producer >= 0 and tables.operators[producer, 4]
-            state[own, 0] = max(state[own, 0], min(rows, 1) if summed else rows)
+            state[own, 0] = max(state[own, 0], min(rows, 1) if tables.values[own, 3] else rows)
             if rows > 0 and state[own, 1] < 0:
                 state[own, 1] = i
         for value in touched:
@@ -179,7 +187,7 @@ def most_live(tables, calls, end, done, row_bytes, scratch, comparable):
     live, peak = np.int64(0), np.int64(0)
     for value in range(len(row_bytes)):
         if tables.values[value, 1] < 0:
-            live += row_bytes[value] * (tables.values[value, 0] - _low(tables, done, end, value))
+            live += row_bytes[value] * _alive(tables, done, end, value)
     for i in range(len(calls)):
         operator, begin, size = calls[i]
         touched = tables.touched[tables.first_touched[operator] : tables.first_touched[operator + 1]]
@@ -190,13 +198,13 @@ def most_live(tables, calls, end, done, row_bytes, scratch, comparable):
             low = _low(tables, done, end, value)
             if tables.values[value, 1] == operator:
                 rows = begin + size - min(low, begin)
-                if tables.operators[operator, 4]:
+                if tables.values[value, 3]:
                     rows = np.int64(1)
                 taken = tables.operators[operator, 3] >= 0 and comparable[operator]
                 if taken and value == tables.outputs[tables.first_out[operator]]:
                     rows -= size
             else:
-                rows = max(_high(tables, done, value) - low, 0)
+                rows = _alive(tables, done, end, value)
             during += rows * row_bytes[value]
         peak = max(peak, live + during + scratch[operator])
         done[operator] += size
@@ -208,6 +216,5 @@ def most_live(tables, calls, end, done, row_bytes, scratch, comparable):
 @_compiled
 def _alive(tables, done, end, value):
     """Rows of a value alive between calls."""
-    rows = max(_high(tables, done, value) - _low(tables, done, end, value), 0)
-    producer = tables.values[value, 1]
-    return min(rows, 1) if producer >= 0 and tables.operators[producer, 4] else rows
+    rows = max(_high(tables, done, end, value) - _low(tables, done, end, value), 0)
+    return min(rows, 1) if tables.values[value, 3] else rows

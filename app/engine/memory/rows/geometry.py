@@ -72,12 +72,25 @@ class RowValue:
     Attributes:
         planes: blocks of channels that lie apart, each with all its rows together (NCHW8c: blocks; NHWC: 1).
             A row is `planes` ranges of row_bytes / planes.
+        accumulated: its rows are turns of a sum: each is the row before plus a part, in the same place, and
+            readers read the last (`only`).
     """
 
     name: str
     rows: int
     row_bytes: int
     planes: int = 1
+    accumulated: bool = False
+
+    @property
+    def stored(self) -> int:
+        """Rows that have places of their own when all are written."""
+        return 1 if self.accumulated else self.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole value."""
+        return self.stored * self.row_bytes
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.row_bytes < 1 or self.planes < 1 or self.row_bytes % self.planes:
@@ -105,8 +118,6 @@ class RowOperator:
             otherwise a call computes what is asked for and no more.
         takes: operand, read with the map ROW, whose row the row of the same number of the first output may
             overwrite in the same call: a residual sum, an elementwise operator.
-        accumulates: the rows of the outputs are turns of a sum: each is the row before plus a part, in the
-            same place; readers read the last (`only`).
         scratch: bytes that a call needs while it runs.
     """
 
@@ -116,7 +127,6 @@ class RowOperator:
     strip: int = 1
     aligned: bool = False
     takes: str | None = None
-    accumulates: bool = False
     scratch: int = 0
 
     def __post_init__(self) -> None:
@@ -145,11 +155,8 @@ class Segment:
     freed: tuple[str, ...] = ()
     by_name: Mapping[str, RowValue] = field(init=False, repr=False, compare=False)
     producer: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    accumulated: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        sums = (y for o in self.operators if o.accumulates for y in o.outputs)
-        object.__setattr__(self, "accumulated", frozenset(sums))
         object.__setattr__(self, "by_name", {v.name: v for v in self.values})
         written = {y: i for i, o in enumerate(self.operators) for y in o.outputs}
         object.__setattr__(self, "producer", written)
@@ -161,6 +168,8 @@ class Segment:
                 raise ValueError(f"operator {o.name!r} reads {missing[0]!r} before it is written")
             if len({self.by_name[y].rows for y in o.outputs}) != 1:
                 raise ValueError(f"operator {o.name!r}: outputs differ in rows")
+            if len({self.by_name[y].accumulated for y in o.outputs}) != 1:
+                raise ValueError(f"operator {o.name!r} sums up some of its outputs and not all")
             known.update(o.outputs)
         if missing := [v for v in (*self.inputs, *self.outputs) if v not in known or v not in self.by_name]:
             raise ValueError(f"segment keeps {missing[0]!r}, which it neither has nor writes")
@@ -169,13 +178,9 @@ class Segment:
         """Rows that the operator computes, all calls together."""
         return self.by_name[operator.outputs[0]].rows
 
-    def stored(self, name: str) -> int:
-        """Rows of a whole value that have places: of a sum of turns the last alone."""
-        return 1 if name in self.accumulated else self.by_name[name].rows
-
-    def whole_bytes(self, name: str) -> int:
-        """Bytes of a value that is whole."""
-        return self.stored(name) * self.by_name[name].row_bytes
+    def accumulates(self, operator: RowOperator) -> bool:
+        """True if the outputs of an operator are sums of turns."""
+        return self.by_name[operator.outputs[0]].accumulated
 
     def needed(self, read: Read, first: int, rows: int) -> tuple[int, int]:
         """Rows [low, high) of an operand that a call reads; low = high if it reads padding alone."""

@@ -106,8 +106,7 @@ class _Memory:
         """All rows of a whole value."""
         value = self.segment.by_name[name]
         line = value.row_bytes // value.planes
-        summed = any(name in o.outputs for o in self.segment.operators if o.accumulates)
-        rows = [value.rows - 1] if summed else range(value.rows)
+        rows = [value.rows - 1] if value.accumulated else range(value.rows)
         for plane in range(value.planes):
             for slot, row in enumerate(rows):
                 yield Access(name, row, plane, offset + (plane * len(rows) + slot) * line, line)
@@ -147,7 +146,7 @@ def _required(segment: Segment, call: EmittedCall) -> set[tuple[str, int, int]]:
         for i in _touched(segment, read, row)
         for plane in range(segment.by_name[read.value].planes)
     }
-    if operator.accumulates and call.first > 0:
+    if segment.accumulates(operator) and call.first > 0:
         for name in operator.outputs:
             needed |= {(name, call.first - 1, p) for p in range(segment.by_name[name].planes)}
     return needed
@@ -164,9 +163,9 @@ def _last_needs(segment: Segment, calls: Sequence[EmittedCall], memory: _Memory)
     for name in (*segment.outputs, *(set(segment.inputs) - set(segment.freed))):
         value = segment.by_name[name]
         until[memory.base[name] : memory.base[name] + value.rows * value.planes] = FOREVER
-    for operator in segment.operators:
-        for name in operator.outputs if operator.accumulates else ():
-            _only_the_last_turn(memory, segment.by_name[name], until)
+    for value in segment.values:
+        if value.accumulated:
+            _only_the_last_turn(memory, value, until)
     return until
 
 
@@ -232,7 +231,7 @@ def _may_replace(segment: Segment, call: EmittedCall, write: Access, read: Acces
     """True for a row that takes the place of the same row of its operand, or of the turn before."""
     operator = segment.operators[call.operator]
     same = (write.offset, write.nbytes, write.plane) == (read.offset, read.nbytes, read.plane)
-    if write.value == read.value and operator.accumulates:
+    if write.value == read.value and segment.accumulates(operator):
         return same
     taken = operator.takes is not None and read.value == operator.takes
     return same and taken and write.value == operator.outputs[0] and write.row == read.row
@@ -242,7 +241,7 @@ def _check_disjoint(
     segment: Segment, call: EmittedCall, ranges: list[tuple[int, int, Access]], at: str
 ) -> None:
     """Demand that what one call writes does not overlap; turns of a sum replace each other."""
-    accumulates = segment.operators[call.operator].accumulates
+    accumulates = segment.accumulates(segment.operators[call.operator])
     last = {}
     for offset, nbytes, access in ranges:
         last[(access.value, access.plane) if accumulates else access] = (offset, nbytes, access)

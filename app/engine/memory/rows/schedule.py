@@ -4,7 +4,7 @@ Demand-driven from the last value: an operator runs when the strip that is to co
 computes these rows and no more.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -132,10 +132,22 @@ class Demand:
         count = demand_core.trace(tables, self.calls, self._end, self._zeros(), self.owner, span, state, runs)
         self.runs, self.slots = runs[:count], state[:, 0]
 
-    def live_bytes(self, row_bytes: Array) -> int:
+    def most_in_rings(self) -> int:
+        """Most bytes of rings and scratch during one call, rings whole while they hold any row."""
+        width = np.array([v.row_bytes for v in self.segment.values], np.int64)
+        width[[*self.whole]] = 0
+        change = np.zeros(len(self.calls) + 1, np.int64)
+        nbytes = (self.slots * width)[self.runs[:, 0]]
+        np.add.at(change, self.runs[:, 1], nbytes)
+        np.subtract.at(change, self.runs[:, 2] + 1, nbytes)
+        scratch = np.array([o.scratch for o in self.segment.operators], np.int64)[self.calls[:, 0]]
+        return int((np.cumsum(change[:-1]) + scratch).max())
+
+    def live_bytes(self, row_bytes: Sequence[int]) -> int:
         """Most bytes of rows alive during one call; `row_bytes` by value, 0 for what does not count."""
         scratch = np.array([o.scratch for o in self.segment.operators], np.int64)
-        rows = (self._tables, self.calls, self._end, self._zeros(), row_bytes, scratch, self._in_place)
+        width = np.array(row_bytes, np.int64)
+        rows = (self._tables, self.calls, self._end, self._zeros(), width, scratch, self._in_place)
         return int(demand_core.most_live(*rows))
 
     def _zeros(self) -> Array:
@@ -152,10 +164,12 @@ def _tables(segment: Segment) -> Tables:
             users[number[read.value]].append((i, len(reads)))
             reads.append((number[read.value], read.map.step, read.map.per, read.map.first, read.map.last))
     operators = [
-        (segment.rows(o), o.strip, o.aligned, -1 if o.takes is None else number[o.takes], o.accumulates)
+        (segment.rows(o), o.strip, o.aligned, -1 if o.takes is None else number[o.takes])
         for o in segment.operators
     ]
-    values = [(v.rows, segment.producer.get(v.name, -1), v.name in kept) for v in segment.values]
+    values = [
+        (v.rows, segment.producer.get(v.name, -1), v.name in kept, v.accumulated) for v in segment.values
+    ]
     outputs = [[number[y] for y in o.outputs] for o in segment.operators]
     touched = [
         [*dict.fromkeys([*(number[r.value] for r in o.reads), *written])]
@@ -183,9 +197,10 @@ def _comparable(segment: Segment) -> Array:
     """1 for each operator whose operand to take has rows like those of its first output."""
     found = np.zeros(len(segment.operators), np.int64)
     for i, o in enumerate(segment.operators):
-        if o.takes is not None and not o.accumulates and o.takes not in segment.accumulated:
+        if o.takes is not None:
             x, y = segment.by_name[o.takes], segment.by_name[o.outputs[0]]
             found[i] = (x.rows, x.row_bytes, x.planes) == (y.rows, y.row_bytes, y.planes)
+            found[i] &= not (x.accumulated or y.accumulated)
     return found
 
 
@@ -193,7 +208,7 @@ def _is_transient(segment: Segment, calls: tuple[Call, ...], name: str) -> bool:
     """True if each call of the producer is followed by one of the only reader for exactly the same rows."""
     source = segment.producer[name]
     readers = [(i, r) for i, o in enumerate(segment.operators) for r in o.reads if r.value == name]
-    if len(readers) != 1 or readers[0][1].map != ROW or segment.operators[source].accumulates:
+    if len(readers) != 1 or readers[0][1].map != ROW or segment.by_name[name].accumulated:
         return False
     reader = readers[0][0]
     wrote = [c for c in calls if c.operator in (source, reader)]

@@ -18,7 +18,6 @@ class Workspace:
         rings: offset of each ring of the schedule, in the same order.
         scratch: offset of the scratch of each operator; None for one without.
         lower_bound: bytes of rings and scratch that are alive during one call.
-        proved: no placement of these rings is smaller.
     """
 
     schedule: Schedule
@@ -27,7 +26,6 @@ class Workspace:
     scratch: tuple[int | None, ...]
     nbytes: int
     lower_bound: int
-    proved: bool
 
     @property
     def by_value(self) -> dict[str, tuple[RowRing, int]]:
@@ -37,48 +35,52 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Members that are never alive during the same call, at one offset: transients and scratch take turns."""
+class Place:
+    """Members that are never alive during the same call, at one offset: transients and scratch take turns.
 
-    members: list[int]
+    `members` are numbers of rings, then of operators with scratch; `live` has a bit for each call.
+    """
+
+    members: tuple[int, ...]
     live: int
     nbytes: int
 
+    def buffer(self, name: str, begin: int, alignment: int) -> Buffer:
+        """The place as a buffer that lives from its first to its last call, `begin` being call 0."""
+        first, after = (self.live & -self.live).bit_length() - 1, self.live.bit_length()
+        return Buffer(name, begin + first, begin + after, self.nbytes, alignment)
+
 
 def workspace(schedule: Schedule, alignment: int = ALIGNMENT) -> Workspace:
-    """Place the rings and the scratch of a schedule; rings live between calls, half-open."""
-    rings, operators = schedule.rings, schedule.segment.operators
-    running = [0] * len(operators)
+    """Place the rings and the scratch of a schedule in memory of their own."""
+    items = ring_items(schedule)
+    places = shared_places(items)
+    solution = solve(Problem(tuple(p.buffer(str(i), 0, alignment) for i, p in enumerate(places))))
+    offsets = [solution.offsets[str(i)] for i in range(len(places))]
+    bound = _most_alive(items, len(schedule.calls), alignment)
+    return located(schedule, places, offsets, solution.peak, bound)
+
+
+def located(
+    schedule: Schedule, places: list[Place], offsets: list[int], nbytes: int, bound: int
+) -> Workspace:
+    """The workspace of a schedule whose places have offsets."""
+    rings = len(schedule.rings)
+    found: list[int | None] = [None] * (rings + len(schedule.segment.operators))
+    for place, offset in zip(places, offsets, strict=True):
+        for member in place.members:
+            found[member] = offset
+    placed = tuple(o for o in found[:rings] if o is not None)
+    return Workspace(schedule, rolled(schedule.calls), placed, tuple(found[rings:]), nbytes, bound)
+
+
+def ring_items(schedule: Schedule) -> list[tuple[int, int]]:
+    """Live calls as bits, and bytes, of each ring and then of the scratch of each operator."""
+    running = [0] * len(schedule.segment.operators)
     for i, call in enumerate(schedule.calls):
         running[call.operator] |= 1 << i
-    items = [(_calls_of(ring), ring.nbytes) for ring in rings]
-    items += [(running[i], o.scratch) for i, o in enumerate(operators)]
-    places = _places(items)
-    buffers = tuple(
-        Buffer(
-            str(i),
-            (place.live & -place.live).bit_length() - 1,
-            place.live.bit_length(),
-            place.nbytes,
-            alignment,
-        )
-        for i, place in enumerate(places)
-    )
-    solution = solve(Problem(buffers))
-    offsets: list[int | None] = [None] * len(items)
-    for i, place in enumerate(places):
-        for member in place.members:
-            offsets[member] = solution.offsets[str(i)]
-    bound = _most_alive(items, len(schedule.calls), alignment)
-    return Workspace(
-        schedule,
-        rolled(schedule.calls),
-        tuple(o for o in offsets[: len(rings)] if o is not None),
-        tuple(offsets[len(rings) :]),
-        solution.peak,
-        bound,
-        solution.peak == bound,
-    )
+    items = [(_calls_of(ring), ring.nbytes) for ring in schedule.rings]
+    return items + [(running[i], o.scratch) for i, o in enumerate(schedule.segment.operators)]
 
 
 def _calls_of(ring: RowRing) -> int:
@@ -86,22 +88,22 @@ def _calls_of(ring: RowRing) -> int:
     return sum((1 << last + 1) - (1 << first) for first, last in ring.runs)
 
 
-def _places(items: list[tuple[int, int]]) -> list[_Place]:
+def shared_places(items: list[tuple[int, int]]) -> list[Place]:
     """Items of (live calls, bytes) that share a place: largest first, in the first where none is alive.
 
     Items without bytes or calls have no place.
     """
-    places: list[_Place] = []
+    places: list[Place] = []
     for i in sorted(range(len(items)), key=lambda i: (-items[i][1], i)):
         live, nbytes = items[i]
         if not live or not nbytes:
             continue
         for k, place in enumerate(places):
             if not place.live & live:
-                places[k] = _Place([*place.members, i], place.live | live, place.nbytes)
+                places[k] = Place((*place.members, i), place.live | live, place.nbytes)
                 break
         else:
-            places.append(_Place([i], live, nbytes))
+            places.append(Place((i,), live, nbytes))
     return places
 
 

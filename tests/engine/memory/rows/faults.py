@@ -64,7 +64,7 @@ def wrong_write(case: Case, random: Random) -> Calls | None:
     call = case.calls[at]
     k = random.randrange(len(call.writes))
     row = call.writes[k]
-    if row.value in case.segment.accumulated or not case.readers(row):
+    if case.segment.by_name[row.value].accumulated or not case.readers(row):
         return None
     writes = list(call.writes)
     writes[k] = row._replace(offset=row.offset + random.choice((-1, 1)) * row.nbytes)
@@ -76,9 +76,11 @@ def early_free(case: Case, random: Random) -> Calls | None:
     at = random.randrange(len(case.calls))
     call = case.calls[at]
     new = random.choice(call.writes)
-    if new.value in case.segment.accumulated or new.value in case.segment.outputs:
+    if case.segment.by_name[new.value].accumulated or new.value in case.segment.outputs:
         return None
-    later = {r for c in case.calls[at + 1 :] for r in c.reads if r.value not in case.segment.accumulated}
+    later = {
+        r for c in case.calls[at + 1 :] for r in c.reads if not case.segment.by_name[r.value].accumulated
+    }
     earlier = {w[:3] for c in case.calls[:at] for w in c.writes}
     alive = sorted(r for r in later if r[:3] in earlier and r.nbytes == new.nbytes and r[:3] != new[:3])
     if not alive:

@@ -50,6 +50,15 @@ class Chain:
         self.last = name
         return name
 
+    def average(self) -> str:
+        """Append a global average: a sum whose turns are the rows."""
+        name, x = f"v{len(self.operators)}", self.values_by_name[self.last]
+        self.values.append(RowValue(name, x.rows, x.row_bytes // x.rows, accumulated=True))
+        reads = (Read(self.last),)
+        self.operators.append(RowOperator(name, reads, (name,), self.strip))
+        self.last = name
+        return name
+
     @property
     def values_by_name(self) -> dict[str, RowValue]:
         return {v.name: v for v in self.values}
@@ -89,7 +98,6 @@ def random_segment(seed: int, longest: int = 9, chain: bool = False) -> Segment:
     rows = random.randint(1, 14)
     values = [RowValue("x", rows, 8 * random.randint(1, 6), random.choice((1, 1, 2)))]
     operators: list[RowOperator] = []
-    summed: set[str] = set()  # values of which the last row alone is read
     for i in range(random.randint(1, longest)):
         x = values[-1] if chain or random.random() < 0.7 else random.choice(values)
         kernel, stride, dilation = random.choice(
@@ -99,28 +107,24 @@ def random_segment(seed: int, longest: int = 9, chain: bool = False) -> Segment:
         count, step = (x.rows + stride - 1) // stride, window(kernel, stride, dilation, top)
         if random.random() < 0.15:
             count, step = x.rows * 2, RowMap(1, 2, 0, 0)
-        if x.name in summed:
+        if x.accumulated:
             count, step = random.randint(1, 5), only(x.rows - 1)
-        same = [v for v in values if v.rows == count and v is not x and v.name not in summed]
+        same = [v for v in values if v.rows == count and v is not x and not v.accumulated]
         sum_of = random.choice(same) if same and not chain and random.random() < 0.6 else None
         size, planes = (
             (sum_of.row_bytes, sum_of.planes) if sum_of else (8 * random.randint(1, 6), random.choice((1, 2)))
         )
         reads = (Read(x.name, step), *((Read(sum_of.name, ROW),) if sum_of else ()))
-        outputs = [RowValue(f"v{i}", count, size, planes)]
+        summed = not chain and sum_of is None and random.random() < 0.1
+        outputs = [RowValue(f"v{i}", count, size, planes, summed)]
         if not chain and random.random() < 0.1:
-            outputs.append(RowValue(f"w{i}", count, 8 * random.randint(1, 6)))
-        accumulates = not chain and sum_of is None and random.random() < 0.1
+            outputs.append(RowValue(f"w{i}", count, 8 * random.randint(1, 6), 1, summed))
         takes = sum_of.name if sum_of else None
         strip, aligned = random.choice((1, 1, 2, 3, 4, 7)), random.random() < 0.2
         scratch = random.choice((0, 0, 40))
         operators.append(
-            RowOperator(
-                f"o{i}", reads, tuple(v.name for v in outputs), strip, aligned, takes, accumulates, scratch
-            )
+            RowOperator(f"o{i}", reads, tuple(v.name for v in outputs), strip, aligned, takes, scratch)
         )
-        if accumulates:
-            summed |= {v.name for v in outputs}
         values.extend(outputs)
     kept = {operators[-1].outputs[0]}
     if not chain:
@@ -139,6 +143,6 @@ def addressed(segment: Segment) -> tuple[Workspace, tuple[EmittedCall, ...], dic
         place = placed.schedule.whole[name]
         if place not in whole:
             whole[place] = end
-            end += segment.whole_bytes(place)
+            end += segment.by_name[place].nbytes
         whole[name] = whole[place]
     return placed, tuple(emit(placed, whole)), whole, end

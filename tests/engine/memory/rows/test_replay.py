@@ -30,9 +30,9 @@ def test_every_kind_of_fault_is_tried_and_rejected():
 
 def _pooled() -> Segment:
     """A sum over all rows, and an operator that scales every row by it."""
-    values = (RowValue("x", 3, 4), RowValue("sum", 3, 4), RowValue("y", 3, 4))
+    values = (RowValue("x", 3, 4), RowValue("sum", 3, 4, accumulated=True), RowValue("y", 3, 4))
     operators = (
-        RowOperator("pool", (Read("x"),), ("sum",), accumulates=True),
+        RowOperator("pool", (Read("x"),), ("sum",)),
         RowOperator("scale", (Read("x"), Read("sum", only(2))), ("y",), strip=3, takes="x"),
     )
     return Segment(values, operators, ("x",), ("y",))

@@ -1,0 +1,179 @@
+"""Cuts of a graph into streamed segments: a shortest path with Pareto sets of bytes and seconds.
+
+What crosses a cut is whole. A label at a position is the most bytes that any segment before it needs and the
+seconds of all of them; a label that is neither smaller nor faster than another is dropped. Bottleneck and sum
+are monotone, so that no plan over the same positions and strips is better than the labels at the end.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from app.engine.memory.rows.geometry import RowOperator, Segment
+from app.engine.memory.rows.schedule import Demand
+
+STRIPS = (1, 2, 4, 7)  # rows of a strip; beside them whole operators, one a segment
+MOST_CROSSING = 3  # values at a position where a graph may be cut
+Seconds = Callable[[Segment], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Operators [begin, end) of a graph as one segment.
+
+    Attributes:
+        nbytes: whole values that live during it, whether it touches them or not, with its rings and scratch;
+            values that are not counted (`free`) left out.
+        seconds: as the caller measured or predicted them.
+    """
+
+    begin: int
+    end: int
+    segment: Segment
+    nbytes: int
+    seconds: float
+
+    @property
+    def strip(self) -> int:
+        """Rows of its longest strip."""
+        return max(o.strip for o in self.segment.operators)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Segments in order; `nbytes` is the largest of theirs, `seconds` their sum."""
+
+    parts: tuple[Part, ...]
+    nbytes: int
+    seconds: float
+
+
+def pareto_cuts(
+    graph: Segment,
+    free: frozenset[str] = frozenset(),
+    strips: Sequence[int] = STRIPS,
+    seconds: Seconds | None = None,
+    crossing: int = MOST_CROSSING,
+    by_rows: bool = False,
+) -> tuple[Cuts, ...]:
+    """All ways to cut a graph of which none is both smaller and faster, the smallest first.
+
+    Args:
+        graph: all operators of a model; strips are replaced by those looked at, except of aligned operators.
+        free: values whose bytes are not counted, such as the network's input in the caller's memory.
+        strips: rows of a strip to look at.
+        seconds: of a segment; without it only the smallest plan is found.
+        crossing: values that may cross a cut.
+        by_rows: rows of whole values count while they live, not the whole values.
+    """
+    positions = Positions(graph, free, crossing, by_rows)
+    labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
+    for end in positions.cuts[1:]:
+        found: list[Cuts] = []
+        for begin in reversed([c for c in positions.cuts if c < end]):
+            least = positions.whole_bytes(begin, end)
+            open_labels = [
+                before
+                for before in labels[begin]
+                if not _dominated(max(before.nbytes, least), before.seconds, found)
+            ]
+            if not open_labels:
+                continue
+            for part in _parts(positions, begin, end, strips, seconds):
+                for before in open_labels:
+                    nbytes, total = max(before.nbytes, part.nbytes), before.seconds + part.seconds
+                    if not _dominated(nbytes, total, found):
+                        found = [c for c in found if c.nbytes < nbytes or c.seconds < total]
+                        found.append(Cuts((*before.parts, part), nbytes, total))
+        labels[end] = sorted(found, key=lambda c: (c.nbytes, c.seconds))
+    return tuple(labels[len(graph.operators)])
+
+
+def _dominated(nbytes: int, seconds: float, found: Sequence[Cuts]) -> bool:
+    return any(c.nbytes <= nbytes and c.seconds <= seconds for c in found)
+
+
+def _parts(
+    positions: "Positions", begin: int, end: int, strips: Sequence[int], seconds: Seconds | None
+) -> Iterator[Part]:
+    """The segment of [begin, end) in every strip, and whole if it is one operator."""
+    segment = positions.segment(begin, end)
+    whole = max(segment.rows(o) for o in segment.operators)
+    sizes = [r for r in strips if r < whole]
+    if end - begin == 1:
+        sizes = [whole]
+    for strip in sizes or [whole]:
+        stripped = with_strip(segment, strip)
+        took = seconds(stripped) if seconds is not None else 0.0
+        yield Part(begin, end, stripped, positions.nbytes(begin, stripped), took)
+
+
+def with_strip(segment: Segment, strip: int) -> Segment:
+    """The segment with other strips; an aligned operator keeps its own."""
+
+    def changed(operator: RowOperator) -> RowOperator:
+        return operator if operator.aligned else replace(operator, strip=strip)
+
+    return replace(segment, operators=tuple(changed(o) for o in segment.operators))
+
+
+class Positions:
+    """Positions between operators where a graph may be cut, and the bytes of what lies between two.
+
+    Attributes:
+        cuts: numbers of the operators that come next, 0 and the end among them.
+    """
+
+    def __init__(self, graph: Segment, free: frozenset[str], crossing: int, by_rows: bool) -> None:
+        self.graph = graph
+        self.by_rows = by_rows
+        self.free = free
+        count = len(graph.operators)
+        self._written = {y: i for i, o in enumerate(graph.operators) for y in o.outputs}
+        self._last: dict[str, int] = dict.fromkeys(graph.outputs, count)
+        for i, operator in enumerate(graph.operators):
+            for read in operator.reads:
+                self._last[read.value] = max(self._last.get(read.value, i), i)
+        self._crossing = [self._across(position) for position in range(count + 1)]
+        self.cuts = [c for c in range(count + 1) if c in (0, count) or len(self._crossing[c]) <= crossing]
+
+    def _across(self, position: int) -> tuple[str, ...]:
+        """Counted values that are written before a position and read after it."""
+        return tuple(
+            v.name
+            for v in self.graph.values
+            if v.name not in self.free
+            and self._written.get(v.name, -1) < position <= self._last.get(v.name, -1)
+        )
+
+    def segment(self, begin: int, end: int) -> Segment:
+        """Operators [begin, end) with what they read from outside and what is read after them."""
+        graph = self.graph
+        operators = graph.operators[begin:end]
+        written = {y for o in operators for y in o.outputs}
+        used = dict.fromkeys(r.value for o in operators for r in o.reads)
+        outputs = tuple(y for o in operators for y in o.outputs if self._last.get(y, -1) >= end)
+        inputs = tuple(x for x in used if x not in written)
+        freed = tuple(x for x in inputs if self._last[x] < end and x not in self.free)
+        values = tuple(v for v in graph.values if v.name in written or v.name in used)
+        return Segment(values, operators, inputs, outputs or operators[-1].outputs[:1], freed)
+
+    def whole_bytes(self, begin: int, end: int) -> int:
+        """A lower bound of the bytes of [begin, end): the larger of what crosses its ends."""
+        return max(
+            sum(self.graph.by_name[v].nbytes for v in self._crossing[position]) for position in (begin, end)
+        )
+
+    def nbytes(self, begin: int, segment: Segment) -> int:
+        """Bytes while a segment runs: whole values, and the most of its rings and scratch at once."""
+        demand = Demand(segment)
+        touched = {v.name for v in segment.values}
+        through = [v for v in self._crossing[begin] if v not in touched]
+        if self.by_rows:
+            width = [0 if v.name in self.free else v.row_bytes for v in segment.values]
+            passing = sum(self.graph.by_name[v].nbytes for v in through)
+            return passing + demand.live_bytes(width)
+        counted = {i for i, v in enumerate(segment.values) if v.name not in self.free}
+        whole = [segment.values[own].name for own in demand.whole if own in counted]
+        total = sum(self.graph.by_name[v].nbytes for v in through)
+        total += sum(segment.by_name[v].nbytes for v in whole)
+        return total + demand.most_in_rings()

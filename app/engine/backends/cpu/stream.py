@@ -85,8 +85,8 @@ def _places(group: StreamGroup, memory: Workspace) -> Mapping[ir.Value, RowsPlac
         if name in rings:
             ring, offset = rings[name]
             found[value] = RowsPlace(memory, offset, ring.rows, ring.transient)
-        else:
-            place = schedule.whole[name]
+        else:  # an output has a place of its own, which may be that of an input
+            place = name if value in group.outputs else schedule.whole[name]
             found[value] = RowsPlace(group.images[place], 0, schedule.segment.by_name[place].rows)
     return found
 
@@ -95,6 +95,14 @@ def _cost(group: Group, context: PlanningContext) -> float:
     assert isinstance(group, StreamGroup)
     calls = Counter(call.operator for call in group.memory.schedule.calls)
     return sum(predicted(part, calls[number], context.target) for number, part in enumerate(group.parts))
+
+
+def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Inputs that nothing else reads, row by row over which outputs may be written."""
+    assert isinstance(group, StreamGroup)
+    whole = group.memory.schedule.whole
+    pairs = ((group.images[whole[name]], y) for name, y in group.images.items() if y in group.outputs)
+    return tuple((x, y) for x, y in pairs if x is not y)
 
 
 def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
@@ -107,5 +115,5 @@ def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout
 
 
 IMPLEMENTATIONS = (
-    Implementation("stream.rows", STREAM, "numba-cpu", _rejection, _lower, cost=_cost, layouts=_layouts),
+    Implementation("stream.rows", STREAM, "numba-cpu", _rejection, _lower, _cost, _inplace, layouts=_layouts),
 )

@@ -14,6 +14,7 @@ from app.engine.memory.rows.schedule import Demand
 STRIPS = (1, 2, 4, 7)  # rows of a strip; beside them whole operators, one a segment
 MOST_CROSSING = 3  # values at a position where a graph may be cut
 Seconds = Callable[[Segment], float]
+Stripped = Callable[[Segment, int], Segment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def pareto_cuts(
     seconds: Seconds | None = None,
     crossing: int = MOST_CROSSING,
     by_rows: bool = False,
+    stripped: Stripped | None = None,
 ) -> tuple[Cuts, ...]:
     """All ways to cut a graph of which none is both smaller and faster, the smallest first.
 
@@ -64,6 +66,8 @@ def pareto_cuts(
         seconds: of a segment; without it only the smallest plan is found.
         crossing: values that may cross a cut.
         by_rows: rows of whole values count while they live, not the whole values.
+        stripped: the segment for one of `strips`, by default that many rows of each operator; a segment of one
+            operator is asked for once.
     """
     positions = Positions(graph, free, crossing, by_rows)
     labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
@@ -78,7 +82,7 @@ def pareto_cuts(
             ]
             if not open_labels:
                 continue
-            for part in _parts(positions, begin, end, strips, seconds):
+            for part in _parts(positions, begin, end, strips, seconds, stripped):
                 for before in open_labels:
                     nbytes, total = max(before.nbytes, part.nbytes), before.seconds + part.seconds
                     if not _dominated(nbytes, total, found):
@@ -93,18 +97,21 @@ def _dominated(nbytes: int, seconds: float, found: Sequence[Cuts]) -> bool:
 
 
 def _parts(
-    positions: "Positions", begin: int, end: int, strips: Sequence[int], seconds: Seconds | None
+    positions: "Positions",
+    begin: int,
+    end: int,
+    strips: Sequence[int],
+    seconds: Seconds | None,
+    stripped: Stripped | None,
 ) -> Iterator[Part]:
     """The segment of [begin, end) in every strip, and whole if it is one operator."""
     segment = positions.segment(begin, end)
     whole = max(segment.rows(o) for o in segment.operators)
-    sizes = [r for r in strips if r < whole]
-    if end - begin == 1:
-        sizes = [whole]
-    for strip in sizes or [whole]:
-        stripped = with_strip(segment, strip)
-        took = seconds(stripped) if seconds is not None else 0.0
-        yield Part(begin, end, stripped, positions.nbytes(begin, stripped), took)
+    sizes = [r for r in strips if r < whole or stripped is not None] if end - begin > 1 else []
+    made = dict.fromkeys((stripped or with_strip)(segment, strip) for strip in sizes or [whole])
+    for one in made:
+        took = seconds(one) if seconds is not None else 0.0
+        yield Part(begin, end, one, positions.nbytes(begin, one), took)
 
 
 def with_strip(segment: Segment, strip: int) -> Segment:

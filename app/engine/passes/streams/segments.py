@@ -48,7 +48,9 @@ def segment_of(
     values = tuple(_rows_of(v, compilation) for v in images.values())
     inputs = tuple(name for name, v in images.items() if v not in made)
     outputs = tuple(name for name, v in images.items() if v in escaping)
-    return Segment(values, tuple(operators), inputs, outputs), images
+    kept = _kept(members, compilation)
+    freed = tuple(name for name in inputs if images[name] not in kept)
+    return Segment(values, tuple(operators), inputs, outputs, freed), images
 
 
 def _operator(part: StreamPart, reads: RowMaps, context: PlanningContext) -> RowOperator:
@@ -70,6 +72,14 @@ def _rows_of(value: ir.Value, compilation: Compilation) -> RowValue:
     layout, shape = compilation.plan.require("layout")[value], graph.static_shape(value)
     nbytes = layout.elements(shape) * graph.element_type(value).itemsize
     return RowValue(value.name or "", shape[2], nbytes // shape[2], layout.physical_shape(shape)[1])
+
+
+def _kept(members: set[Group], compilation: Compilation) -> set[ir.Value]:
+    """Values that something needs besides the groups: the caller, other groups, or a value that shares bytes."""
+    main, chosen = compilation.graph, compilation.plan.require("implementation")
+    outside = [v for g in compilation.plan.groups if g not in members for v in g.inputs]
+    shared = [v for choice in chosen.values() for view in choice.views for v in (view.source, view.view)]
+    return {*outside, *shared, *main.inputs, *main.outputs, *main.initializers.values()}
 
 
 def _escaping(made: Iterable[ir.Value], members: set[Group], compilation: Compilation) -> set[ir.Value]:

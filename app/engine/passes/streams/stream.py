@@ -93,14 +93,15 @@ def _parts(asked: Streamed, compilation: Compilation) -> tuple[StreamPart, ...] 
 def _merged(stream: StreamGroup, compilation: Compilation) -> Compilation:
     """The compilation with the stream in place of its groups, and a decision about it."""
     members = {part.group for part in stream.parts}
-    fusion: dict[object, Group] = dict(compilation.plan.require("fusion"))
-    fusion |= dict.fromkeys(stream.nodes, stream)
+    members_of = compilation.plan.require("fusion")
+    fusion = {node: stream if group in members else group for node, group in members_of.items()}
     chosen = {g: c for g, c in compilation.plan.require("implementation").items() if g not in members}
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     backend = compilation.plan.require("partition")[stream.anchor].backend
     (row,) = compilation.registry.candidates(STREAM, (backend,))
     seconds = row.predicted(stream, context)
-    chosen[stream] = Choice(row, row.lower(stream, context), seconds=seconds)
+    inplace = row.inplace(stream, context) if compilation.options.inplace else ()
+    chosen[stream] = Choice(row, row.lower(stream, context), inplace, seconds)
     decision = Decision(stream.name, STREAM, row.name, _reason(stream, stream.parts))
     kept = tuple(d for d in compilation.decisions if d.subject != stream.name)
     compilation = replace(compilation, decisions=(*kept, decision))
@@ -111,8 +112,8 @@ def _reason(stream: StreamGroup, parts: Sequence[StreamPart]) -> str:
     counts = Counter(part.choice.implementation.name for part in parts)
     named = ", ".join(f"{count} x {name}" for name, count in counts.items())
     memory = stream.memory
-    proved = "the least for these rings" if memory.proved else f"at least {memory.lower_bound} byte"
+    proved = "the least" if memory.nbytes == memory.lower_bound else f"at least {memory.lower_bound}"
     return (
         f"for a smaller arena, {len(parts)} groups in strips of rows: {named}; rings and scratch take "
-        f"{memory.nbytes} byte ({proved}); seconds are the sum of the groups', not measured together"
+        f"{memory.nbytes} byte ({proved}); seconds are predicted"
     )

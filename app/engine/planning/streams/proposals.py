@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.engine.core import graph
+from app.engine.core.cache import Cache
+from app.engine.core.calls import workspace_bytes
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
@@ -17,7 +19,7 @@ from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.passes.streams.segments import segment_of, strips_of
 from app.engine.types.options import Streamed
 
-PIXELS = (1, 28, 56, 112, 224)  # of an output that a strip has at least, in whole rows
+PIXELS = (1, 56, 224)  # of an output that a strip has at least, in whole rows
 CROSSING = 2  # values at a cut of a segment
 MOST = 8  # proposals
 
@@ -31,7 +33,7 @@ def proposals(program: Program) -> tuple[Streams, ...]:
     limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)
     found: dict[Streams, None] = {}
     for limit in limits[:: max(len(limits) // MOST, 1)] + limits[-1:]:
-        streams = [_streams(run, _fastest(cuts, limit)) for run, cuts in labels.items() if cuts]
+        streams = [_streams(_fastest(cuts, limit)) for cuts in labels.values() if cuts]
         if made := tuple(s for one in streams for s in one):
             found[made] = None
     return tuple(found)
@@ -57,7 +59,7 @@ def _fastest(cuts: Sequence[Cuts], limit: int) -> Cuts:
     return min((c for c in cuts if c.nbytes <= least), key=lambda c: (c.seconds, c.nbytes))
 
 
-def _streams(run: "_Run", cuts: Cuts) -> Streams:
+def _streams(cuts: Cuts) -> Streams:
     """Segments of more than one group."""
     return tuple(
         Streamed(
@@ -76,6 +78,7 @@ class _Run:
         self._compilation = compilation
         self._context = PlanningContext.of(compilation, compilation.plan.require("storage"))
         self._segment = segment_of(parts, compilation)
+        self._cache = Cache()
 
     def cuts(self) -> tuple[Cuts, ...]:
         """Ways to cut it; none where one of its groups reads all of what another one makes."""
@@ -84,25 +87,37 @@ class _Run:
         segment, images = self._segment
         main = self._compilation.graph
         free = frozenset(name for name, v in images.items() if v in main.inputs or v in main.outputs)
-        return pareto_cuts(segment, free, PIXELS, self.seconds, CROSSING, stripped=self.stripped)
+        return pareto_cuts(segment, free, PIXELS, self._seconds, CROSSING, stripped=self._stripped)
 
-    def stripped(self, segment: Segment, pixels: int) -> Segment:
-        """The segment in strips of as many pixels at least."""
-        return replace(segment, operators=tuple(self._cut(o, segment, pixels) for o in segment.operators))
+    def _stripped(self, segment: Segment, pixels: int) -> Segment:
+        """The segment in strips of as many pixels at least; of one operator, all of its rows."""
+        if len(segment.operators) == 1:
+            pixels = 0
+        return replace(segment, operators=tuple(self._in_strips(o, pixels) for o in segment.operators))
 
-    def _cut(self, operator: RowOperator, segment: Segment, pixels: int) -> RowOperator:
+    def _in_strips(self, operator: RowOperator, pixels: int) -> RowOperator:
+        return self._cache.result((operator.name, pixels), lambda: self._cut(operator, pixels))
+
+    def _cut(self, operator: RowOperator, pixels: int) -> RowOperator:
+        """The operator in strips; in none for no pixels."""
         part = self._parts[operator.name]
-        columns = graph.static_shape(part.group.outputs[0])[3]
+        height, columns = graph.static_shape(part.group.outputs[0])[2:]
+        if not pixels:
+            scratch = workspace_bytes(part.choice.calls, self._context.threads)
+            return replace(operator, strip=height, scratch=scratch)
         step = part.strips.step
-        rows = min(-(-pixels // (columns * step)) * step, -(-segment.rows(operator) // step) * step)
+        rows = min(-(-pixels // (columns * step)), -(-height // step)) * step
         tuned = replace(self._context, tuning=part.choice.tuning)
         return replace(operator, strip=rows, scratch=part.strips.scratch(part.group, tuned, rows))
 
-    def seconds(self, segment: Segment) -> float:
+    def _seconds(self, segment: Segment) -> float:
         """Predicted seconds of a segment."""
         if len(segment.operators) == 1:
             return self._parts[segment.operators[0].name].choice.seconds
+        return sum(self._operator_seconds(o.name, o.strip) for o in segment.operators)
+
+    def _operator_seconds(self, name: str, strip: int) -> float:
+        part = self._parts[name]
+        calls = -(-graph.static_shape(part.group.outputs[0])[2] // strip)
         target = self._compilation.target
-        return sum(
-            predicted(self._parts[o.name], -(-segment.rows(o) // o.strip), target) for o in segment.operators
-        )
+        return self._cache.result((name, "seconds", calls), lambda: predicted(part, calls, target))

@@ -7,14 +7,15 @@ are monotone, so that no plan over the same positions and strips is better than 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.memory.rows.schedule import Demand
 
 STRIPS = (1, 2, 4, 7)  # rows of a strip; beside them whole operators, one a segment
 MOST_CROSSING = 3  # values at a position where a graph may be cut
-Seconds = Callable[[Segment], float]
-Stripped = Callable[[Segment, int], Segment]
+Seconds: TypeAlias = Callable[[Segment], float]
+Stripped: TypeAlias = Callable[[Segment, int], Segment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,6 @@ class Part:
     nbytes: int
     seconds: float
 
-    @property
-    def strip(self) -> int:
-        """Rows of its longest strip."""
-        return max(o.strip for o in self.segment.operators)
-
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
@@ -48,26 +44,39 @@ class Cuts:
     seconds: float
 
 
+def with_strip(segment: Segment, strip: int) -> Segment:
+    """The segment in strips of so many rows; an aligned operator keeps its own."""
+
+    def changed(operator: RowOperator) -> RowOperator:
+        return operator if operator.aligned else replace(operator, strip=strip)
+
+    return replace(segment, operators=tuple(changed(o) for o in segment.operators))
+
+
+def no_seconds(_segment: Segment) -> float:
+    """Zero for every segment: of plans that are all as fast the smallest is left."""
+    return 0.0
+
+
 def pareto_cuts(
     graph: Segment,
     free: frozenset[str] = frozenset(),
     strips: Sequence[int] = STRIPS,
-    seconds: Seconds | None = None,
+    seconds: Seconds = no_seconds,
+    stripped: Stripped = with_strip,
     crossing: int = MOST_CROSSING,
     by_rows: bool = False,
-    stripped: Stripped | None = None,
 ) -> tuple[Cuts, ...]:
     """All ways to cut a graph of which none is both smaller and faster, the smallest first.
 
     Args:
-        graph: all operators of a model; strips are replaced by those looked at, except of aligned operators.
+        graph: all operators of a model, none of them in strips.
         free: values whose bytes are not counted, such as the network's input in the caller's memory.
-        strips: rows of a strip to look at.
-        seconds: of a segment; without it only the smallest plan is found.
+        strips: sizes of strips to look at.
+        seconds: of a segment in strips, measured or predicted by the caller.
+        stripped: a segment in strips of a size; what comes out equal is looked at once.
         crossing: values that may cross a cut.
         by_rows: rows of whole values count while they live, not the whole values.
-        stripped: the segment for one of `strips`, by default that many rows of each operator; a segment of one
-            operator is asked for once.
     """
     positions = Positions(graph, free, crossing, by_rows)
     labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
@@ -97,30 +106,17 @@ def _dominated(nbytes: int, seconds: float, found: Sequence[Cuts]) -> bool:
 
 
 def _parts(
-    positions: "Positions",
-    begin: int,
-    end: int,
-    strips: Sequence[int],
-    seconds: Seconds | None,
-    stripped: Stripped | None,
+    positions: "Positions", begin: int, end: int, sizes: Sequence[int], seconds: Seconds, stripped: Stripped
 ) -> Iterator[Part]:
-    """The segment of [begin, end) in every strip, and whole if it is one operator."""
+    """The segment of [begin, end) in strips of every size; one operator is not streamed, but whole."""
     segment = positions.segment(begin, end)
-    whole = max(segment.rows(o) for o in segment.operators)
-    sizes = [r for r in strips if r < whole or stripped is not None] if end - begin > 1 else []
-    made = dict.fromkeys((stripped or with_strip)(segment, strip) for strip in sizes or [whole])
-    for one in made:
-        took = seconds(one) if seconds is not None else 0.0
-        yield Part(begin, end, one, positions.nbytes(begin, one), took)
-
-
-def with_strip(segment: Segment, strip: int) -> Segment:
-    """The segment with other strips; an aligned operator keeps its own."""
-
-    def changed(operator: RowOperator) -> RowOperator:
-        return operator if operator.aligned else replace(operator, strip=strip)
-
-    return replace(segment, operators=tuple(changed(o) for o in segment.operators))
+    if end - begin == 1:
+        whole = tuple(replace(o, strip=segment.rows(o)) for o in segment.operators)
+        options = [replace(segment, operators=whole)]
+    else:
+        options = [*dict.fromkeys(stripped(segment, size) for size in sizes)]
+    for option in options:
+        yield Part(begin, end, option, positions.nbytes(begin, option), seconds(option))
 
 
 class Positions:

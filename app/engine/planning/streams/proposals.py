@@ -87,19 +87,17 @@ class _Run:
         segment, images = self._segment
         main = self._compilation.graph
         free = frozenset(name for name, v in images.items() if v in main.inputs or v in main.outputs)
-        return pareto_cuts(segment, free, PIXELS, self._seconds, CROSSING, stripped=self._stripped)
+        whole = self._stripped(segment, 0)
+        return pareto_cuts(whole, free, PIXELS, self._seconds, self._stripped, CROSSING)
 
     def _stripped(self, segment: Segment, pixels: int) -> Segment:
-        """The segment in strips of as many pixels at least; of one operator, all of its rows."""
-        if len(segment.operators) == 1:
-            pixels = 0
+        """The segment in strips of as many pixels at least; in none for no pixels."""
         return replace(segment, operators=tuple(self._in_strips(o, pixels) for o in segment.operators))
 
     def _in_strips(self, operator: RowOperator, pixels: int) -> RowOperator:
         return self._cache.result((operator.name, pixels), lambda: self._cut(operator, pixels))
 
     def _cut(self, operator: RowOperator, pixels: int) -> RowOperator:
-        """The operator in strips; in none for no pixels."""
         part = self._parts[operator.name]
         height, columns = graph.static_shape(part.group.outputs[0])[2:]
         if not pixels:

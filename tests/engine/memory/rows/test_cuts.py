@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import pytest
 
 from app.engine.memory.rows.arena import arena
-from app.engine.memory.rows.cuts import Cuts, Positions, pareto_cuts, with_strip
+from app.engine.memory.rows.cuts import Cuts, Positions, pareto_cuts
 from app.engine.memory.rows.geometry import Segment
 from app.engine.memory.rows.replay import replay
 from app.engine.memory.rows.schedule import Demand, schedule
@@ -72,6 +72,14 @@ def _seconds(segment: Segment) -> float:
     return float(zlib.crc32(key.encode()) % 50 + 1)
 
 
+def _stripped(segment: Segment, strip: int) -> Segment:
+    whole = len(segment.operators) == 1
+    return replace(
+        segment,
+        operators=tuple(o if o.aligned and not whole else replace(o, strip=strip) for o in segment.operators),
+    )
+
+
 def _brute_force(graph: Segment, strips: tuple[int, ...]) -> set[tuple[int, float]]:
     """Pareto points (bytes, seconds) over all subsets of cuts and all strips of each segment."""
     count = len(graph.operators)
@@ -80,10 +88,9 @@ def _brute_force(graph: Segment, strips: tuple[int, ...]) -> set[tuple[int, floa
     for begin in range(count):
         for end in range(begin + 1, count + 1):
             segment = positions.segment(begin, end)
-            whole = max(segment.rows(o) for o in segment.operators)
-            sizes = [whole] if end - begin == 1 else [r for r in strips if r < whole] or [whole]
+            sizes = [segment.rows(segment.operators[0])] if end - begin == 1 else strips
             known[begin, end] = [
-                (_ring_bytes(one), _seconds(one)) for one in (with_strip(segment, r) for r in sizes)
+                (_ring_bytes(one), _seconds(one)) for one in (_stripped(segment, r) for r in sizes)
             ]
     points: set[tuple[int, float]] = set()
     for chosen in product((False, True), repeat=count - 1):

@@ -1,10 +1,10 @@
-"""`make bench-stream`: bytes and times of plans with groups in strips of rows, beside the fastest plan without.
+"""`make bench-stream`: plans with groups in strips of rows beside the fastest plan without.
 
-One thread. Bytes are those of everything but weights and the network's input: the arena, the outputs, and the rows
-of the driver with the tables of their kernels. Programs take turns in one process; a ratio is the median over the
-rounds of the time of one over that of the fastest plan without strips in the same round. Seconds are those that the
-thread has run, so other load on the machine counts as far as it takes caches and memory. Outputs must be equal bit by
-bit.
+One thread. Bytes are those of everything but weights and the network's input: the arena, the outputs, and the
+rows of the driver with the tables of their kernels. Programs take turns in one process; a ratio is the median
+over the rounds of the time of one over that of the fastest plan without strips in the same round. Seconds are
+those that the thread has run, so other load on the machine counts as far as it takes caches and memory.
+Outputs must be equal bit by bit.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def alternating(executors: Sequence[Executor], rounds: int) -> np.ndarray[Any, A
 
 
 def bytes_of(program: Program) -> dict[str, int]:
-    """Bytes of the arena with the outputs, and of tables: rows of the driver, sizes and offsets of kernels."""
+    """Bytes of the arena with the outputs; of tables: rows of the driver, sizes and offsets of kernels."""
     outputs = sum(
         program.placement.values[v].nbytes
         for v in program.compilation.graph.outputs

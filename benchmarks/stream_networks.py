@@ -1,8 +1,8 @@
 """Published image networks with random weights, as ONNX: what `make bench-stream` measures.
 
-Structures: Sandler et al., 2018 (arXiv:1801.04381, table 2); He et al., 2016 (arXiv:1512.03385, table 1); Howard et
-al., 2019 (arXiv:1905.02244, table 1); Tan and Le, 2019 (arXiv:1905.11946, table 1); Qin et al., 2024
-(arXiv:2404.10518, table 11). Batch normalizations are folded into the weights.
+Structures: Sandler et al., 2018 (arXiv:1801.04381, table 2); He et al., 2016 (arXiv:1512.03385, table 1);
+Howard et al., 2019 (arXiv:1905.02244, table 1); Tan and Le, 2019 (arXiv:1905.11946, table 1); Qin et al.,
+2024 (arXiv:2404.10518, table 11). Batch normalizations are folded into the weights.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper  # noqa: TID251  # as the files of others are made
 
 SIZE = 224
 
@@ -100,7 +100,8 @@ def _inverted(
 def _mobilenet_v2(net: Network) -> None:
     net.conv(32, 3, 2, "Relu6")
     for t, c, n, s in (
-        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+        (6, 320, 1, 1),
     ):  # fmt: skip
         for i in range(n):
             _inverted(net, net.channels * t, c, 3, 1 if i else s, "Relu6")
@@ -115,7 +116,8 @@ def _mobilenet_v3_large(net: Network) -> None:
         (3, 240, 80, False, "HardSwish", 2), (3, 200, 80, False, "HardSwish", 1),
         (3, 184, 80, False, "HardSwish", 1), (3, 184, 80, False, "HardSwish", 1),
         (3, 480, 112, True, "HardSwish", 1), (3, 672, 112, True, "HardSwish", 1),
-        (5, 672, 160, True, "HardSwish", 2), (5, 960, 160, True, "HardSwish", 1), (5, 960, 160, True, "HardSwish", 1),
+        (5, 672, 160, True, "HardSwish", 2), (5, 960, 160, True, "HardSwish", 1),
+        (5, 960, 160, True, "HardSwish", 1),
     ):  # fmt: skip
         inner = max(8, (hidden // 4 + 4) // 8 * 8)
         squeeze = (
@@ -128,8 +130,8 @@ def _mobilenet_v3_large(net: Network) -> None:
 def _efficientnet_b0(net: Network) -> None:
     net.conv(32, 3, 2, "SiLU")
     for t, c, n, k, s in (
-        (1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2), (6, 112, 3, 5, 1), (6, 192, 4, 5, 2),
-        (6, 320, 1, 3, 1),
+        (1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2), (6, 112, 3, 5, 1),
+        (6, 192, 4, 5, 2), (6, 320, 1, 3, 1),
     ):  # fmt: skip
         for i in range(n):
             inner = max(net.channels // 4, 1)
@@ -142,9 +144,9 @@ def _mobilenet_v4_small(net: Network) -> None:
     for k, s, c in ((3, 2, 32), (3, 2, 32), (1, 1, 32), (3, 2, 96), (1, 1, 64)):
         net.conv(c, k, s, "Relu")
     for first, middle, s, t, c in (
-        (5, 5, 2, 3, 96), (0, 3, 1, 2, 96), (0, 3, 1, 2, 96), (0, 3, 1, 2, 96), (0, 3, 1, 2, 96), (3, 0, 1, 4, 96),
-        (3, 3, 2, 6, 128), (5, 5, 1, 4, 128), (0, 5, 1, 4, 128), (0, 5, 1, 3, 128), (0, 3, 1, 4, 128),
-        (0, 3, 1, 4, 128),
+        (5, 5, 2, 3, 96), (0, 3, 1, 2, 96), (0, 3, 1, 2, 96), (0, 3, 1, 2, 96), (0, 3, 1, 2, 96),
+        (3, 0, 1, 4, 96), (3, 3, 2, 6, 128), (5, 5, 1, 4, 128), (0, 5, 1, 4, 128), (0, 5, 1, 3, 128),
+        (0, 3, 1, 4, 128), (0, 3, 1, 4, 128),
     ):  # fmt: skip
         x, own = net.x, net.channels
         if first:

@@ -13,8 +13,8 @@ CALL = 50e-9  # s to start a kernel
 def predicted(part: StreamPart, calls: int, target: Target) -> float:
     """Seconds of a group in so many strips.
 
-    A strip reads the weights again, and its last tiles have fewer pixels. What it gains, rows that are still in a
-    cache, is not predicted.
+    A strip reads the weights again, and its last tiles have fewer pixels. What it gains, rows that are still
+    in a cache, is not predicted.
     """
     pixels = math.prod(graph.static_shape(part.group.outputs[0])[2:])
     weights = sum(graph.nbytes(v) for v in part.group.inputs if graph.is_constant(v))

@@ -124,7 +124,8 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, 
                               at(residual, r_place), scalars, low, w + low, PIXELS, LANES, before, back)
                     else:
                         outer(at(line, -low * LANES), x_step, w0, k1 - k0, at(y, place), add,
-                              at(residual, r_place), scalars, low, w + low, columns - column, LANES, before, back)
+                              at(residual, r_place), scalars, low, w + low, columns - column, LANES,
+                              before, back)
 {finish}
         first += count
 """
@@ -290,8 +291,9 @@ def emit_strip(
     """The module of a kernel that computes the next rows of a depthwise convolution, see `strips`.
 
     x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, columns, lanes]; residual: the same with
-    r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call. The other arguments are
-    those of `emit`, for an image alone; `places` are those of the recipe's inputs after the first. One unit.
+    r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call. The other
+    arguments are those of `emit`, for an image alone; `places` are those of the recipe's inputs after the
+    first. One unit.
     """
     offsets = "".join(f", at(x{i}, {STRIP_OFFSETS[place]})" for i, place in enumerate(places))
     kernel = _STRIP_SOURCE.format(

@@ -99,8 +99,8 @@ def _tile(
 ) -> list[str]:
     """Lines that reduce PIXELS whole windows; a column that several read is reduced once.
 
-    `row_offset` is where row i of a window begins. A maximum that keeps NaN takes three instructions; so maxima that lose it are taken beside a mask
-    of where it was.
+    `row_offset` is where row i of a window begins. A maximum that keeps NaN takes three instructions; so
+    maxima that lose it are taken beside a mask of where it was.
     """
     row = WINDOWS[op]
     keeps = op == "max"
@@ -181,8 +181,8 @@ from app.kernels.cpu.codegen.vectors import load, splat, store
 
 
 @njit(error_model="numpy", boundscheck=False)
-def each(x, y, columns, columns_counted, begin, end, base, slot, height, ring, line, dilation, column_step, counted,
-         target):
+def each(x, y, columns, columns_counted, begin, end, base, slot, height, ring, line, dilation, column_step,
+         counted, target):
     for column in range(begin, end):
         place = base + columns[2 * column] * {L}
         a = splat({start}, {L})
@@ -196,8 +196,8 @@ def each(x, y, columns, columns_counted, begin, end, base, slot, height, ring, l
 
 
 def kernel(
-    x, y, lines, columns, lines_counted, columns_counted, blocks, w, rows, ow, inner, outer, dilation, column_step,
-    rings, cursors, most, begin, end,
+    x, y, lines, columns, lines_counted, columns_counted, blocks, w, rows, ow, inner, outer, dilation,
+    column_step, rings, cursors, most, begin, end,
 ):
     {unpack_rings}
 {span}
@@ -231,9 +231,9 @@ def kernel(
 def emit_strip(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int) -> str:
     """The module of a pooling kernel that computes the next rows, see `strips`.
 
-    x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, ow, lanes]; rows: of the output; dilation: rows
-    from tap to tap; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call. The other arguments
-    are those of `emit_window`, for an image alone. One unit.
+    x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, ow, lanes]; rows: of the output;
+    dilation: rows from tap to tap; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of
+    the call. The other arguments are those of `emit_window`, for an image alone. One unit.
     """
     row = WINDOWS[op]
     offsets = [f"o{i} = (slot + {i} * dilation) % x_ring * line" for i in range(kh)]

@@ -108,8 +108,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
 
 _CALL = """\
                     {keyword} wide == {columns}:
-                        product{columns}(at(source, begin_block * step), pixels, n, taps, tap_count, size, step,
-                                 tail if last_chunk else 0, at(weights, panel * LANES), following * LANES,
+                        product{columns}(at(source, begin_block * step), pixels, n, taps, tap_count, size,
+                                 step, tail if last_chunk else 0, at(weights, panel * LANES), following * LANES,
                                  at(y, place), LANES, plane_size, at(bias, plane * LANES), add, scalars,
                                  now | (flags & CLAMP if last_chunk else 0))
 """
@@ -134,10 +134,11 @@ def emit(
 ) -> Sources:
     """The module of a kernel that computes the next rows of a convolution over blocked images.
 
-    x: float32[groups, blocks, x_ring, w, lanes], or planes; y: float32[groups, out_blocks, y_ring, columns, lanes];
-    residual: the same with r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call;
-    work: the rows that are read with their padding, if they are copied, then the buffer of the recipe. The other
-    arguments are those of `nchwc_conv.emit`, for an image alone. One unit.
+    x: float32[groups, blocks, x_ring, w, lanes], or planes; y: float32[groups, out_blocks, y_ring, columns,
+    lanes]; residual: the same with r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows;
+    most: rows of the call;
+    work: the rows that are read with their padding, if they are copied, then the buffer of the recipe. The
+    other arguments are those of `nchwc_conv.emit`, for an image alone. One unit.
 
     Args:
         lanes: channels of a block of the output.

@@ -1,7 +1,7 @@
 """Strips of Winograd convolutions over blocked images: whole rows of tiles, between rings of rows.
 
-Transforms and products are those of `winograd`, tile by tile: results are equal bit by bit. Where the rows of a tile
-do not lie side by side, at the end of a ring, they are copied.
+Transforms and products are those of `winograd`, tile by tile: results are equal bit by bit. Where the rows of
+a tile do not lie side by side, at the end of a ring, they are copied.
 """
 
 from app.kernels.cpu.codegen.linking import Sources
@@ -14,7 +14,8 @@ _LIBRARY = """
 
 
 @shared(types.void(T, N, N, N, N, N, N, N, N, N, T, N, N, T, T, T))
-def transform_line(x, ring, origin, h, w, row, left, wide, first, last, v, v_row, v_plane, lines, zeros, buffer):
+def transform_line(x, ring, origin, h, w, row, left, wide, first, last, v, v_row, v_plane, lines, zeros,
+                   buffer):
     # The tiles of one row, whose first row of the image is `row`, of blocks first..last.
     r0, r1 = max(-row, 0), min(h - row, TILE)
     slot, line = (row + r0 - origin) % ring, w * LANES
@@ -59,7 +60,8 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, 
     for block in range(0, blocks, LINE):
         for s in range(strips):
             transform_line(x, x_ring, x_origin, h, w, first + s * M - top, left, wide, block,
-                           min(block + LINE, blocks), at(v, s * wide * v_row), v_row, v_plane, lines, zeros, buffer)
+                           min(block + LINE, blocks), at(v, s * wide * v_row), v_row, v_plane, lines, zeros,
+                           buffer)
     for group in range(groups):
         own = filters - 2 * group
         vectors = own if own == 3 else min(own, 2)
@@ -72,7 +74,8 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, 
             apart = y_slot + count > y_ring or (flags & RESIDUAL and r_slot + count > r_ring)
             for i in range(vectors):
                 block = 2 * group + i
-                plane, beside = at(y, block * y_ring * out_line), at(residual, r_at + block * r_ring * out_line)
+                plane = at(y, block * y_ring * out_line)
+                beside = at(residual, r_at + block * r_ring * out_line)
                 to, add = at(plane, y_slot * out_line), at(beside, r_slot * out_line)
                 if apart:  # the rows do not lie side by side
                     to = add = lines
@@ -80,8 +83,10 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, 
                         source = at(beside, (r_slot + r) % r_ring * out_line)
                         for j in range(out_line):
                             lines[r * out_line + j] = source[j]
-                transform_output(at(sums, (s * wide * vectors + i) * LANES), vectors * LANES, m_plane, 0, wide,
-                                 count, columns, wide, at(bias, block * LANES), scalars, add, to, flags, buffer)
+                part = at(sums, (s * wide * vectors + i) * LANES)
+                transform_output(part, vectors * LANES, m_plane, 0, wide,
+                                 count, columns, wide, at(bias, block * LANES), scalars, add, to, flags,
+                                 buffer)
                 for r in range(count if apart else 0):
                     target = at(plane, (y_slot + r) % y_ring * out_line)
                     for j in range(out_line):
@@ -110,10 +115,10 @@ def emit(
 ) -> Sources:
     """The module of a kernel that computes the next rows of a Winograd convolution, see `strips`.
 
-    x: float32[blocks, x_ring, w, lanes]; y: float32[filters, y_ring, columns, lanes]; residual: the same with r_ring
-    rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call, a multiple of m; work:
-    of a strip. The other arguments are those of `winograd.emit`, for an image alone; `places` are those of the
-    recipe's inputs after the first. One unit.
+    x: float32[blocks, x_ring, w, lanes]; y: float32[filters, y_ring, columns, lanes]; residual: the same with
+    r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call, a
+    multiple of m; work: of a strip. The other arguments are those of `winograd.emit`, for an image alone;
+    `places` are those of the recipe's inputs after the first. One unit.
     """
     library = library_text(lanes, m, taps, filters, "float32") + _LIBRARY
     kernel = _KERNEL.format(

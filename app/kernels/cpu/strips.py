@@ -1,11 +1,11 @@
-"""Strips: kernels that compute the next rows of an image, in rings of rows; and the counters of loops over them.
+"""Strips: kernels that compute the next rows of an image, in rings of rows, and counters of their loops.
 
-A ring holds `R` rows of every block of channels; row i of the image lies in slot i % R. A ring that `moves` holds
-what one call writes and the next one reads: the first row of either lies in slot 0. A value that is whole is a ring
-of all of its rows.
+A ring holds `R` rows of every block of channels; row i of the image lies in slot i % R. A ring that `moves`
+holds what one call writes and the next one reads: the first row of either lies in slot 0. A value that is
+whole is a ring of all of its rows.
 
-A kernel of strips reads from a cursor which row comes next, computes so many rows, fewer where the image ends, and
-advances the cursor. So a loop repeats the same arguments.
+A kernel of strips reads from a cursor which row comes next, computes so many rows, fewer where the image
+ends, and advances the cursor. So a loop repeats the same arguments.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,8 @@ class RingSizes(SizeTable):
     r_moves: int
 
 
-# Of a kernel with arguments `cursors`, `most` and the number `rows` of the image: the rows [first, last) of the call.
+# Of a kernel with arguments `cursors`, `most` and the number `rows` of the image: the rows [first, last) of
+# the call.
 SPAN = """\
     x, y = at(x, x_at), at(y, y_at)
     first = cursors[operator]

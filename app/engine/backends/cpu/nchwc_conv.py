@@ -261,6 +261,7 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
 
 
 def packed_weights(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
+    """Weights in the order of use."""
     weights = graph.operand(group.anchor, 1)
     array, paired = graph.array(weights), dtype in tiles.BFLOAT_PAIRS
     # Equal operands are packed once, for any number of shapes.

@@ -64,6 +64,7 @@ def overhead(group: Group) -> float:
 
 
 def sizes_of(window: Window, blocks: int, buffer: int, context: PlanningContext) -> NchwcDepthwiseSizes:
+    """Sizes of the kernel; `buffer` are elements of scratch per thread."""
     _, down, along = window.offsets
     bands = bands_of(window.batch * blocks, window.out[1], context.threads)
     return NchwcDepthwiseSizes(

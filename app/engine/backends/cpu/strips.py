@@ -1,7 +1,7 @@
-"""Strips of rows of convolutions, direct, depthwise and Winograd's, and of pooling over blocked images in float32.
+"""Strips of rows of convolutions and of pooling over blocked images, in float32.
 
-Rows lie in rings, see `app.kernels.cpu.strips`. Sums and roundings are those of the implementations that the rows
-of `STRIP_ROWS` are named after: results are equal bit by bit.
+Rows lie in rings, see `app.kernels.cpu.strips`. Sums and roundings are those of the implementations that the
+rows of `STRIP_ROWS` are named after: results are equal bit by bit.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Groups of a plan as operators on rows: what a stream needs to know of them, and the reasons why one has none."""
+"""Groups of a plan as operators on rows, and the reasons why a group is none."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -75,7 +75,7 @@ def _rows_of(value: ir.Value, compilation: Compilation) -> RowValue:
 
 
 def _kept(members: set[Group], compilation: Compilation) -> set[ir.Value]:
-    """Values that something needs besides the groups: the caller, other groups, or a value that shares bytes."""
+    """Values that the caller needs, or other groups, or that share bytes with others."""
     main, chosen = compilation.graph, compilation.plan.require("implementation")
     outside = [v for g in compilation.plan.groups if g not in members for v in g.inputs]
     shared = [v for choice in chosen.values() for view in choice.views for v in (view.source, view.view)]

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from app.engine.buffers.graph_order import dependencies, stable_order
 from app.engine.core import graph
-from app.engine.core.group import Group
 from app.engine.core.plan import COLUMNS, Choice, Compilation, Decision
 from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import STREAM, StreamGroup, StreamPart

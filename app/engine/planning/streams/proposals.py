@@ -1,4 +1,4 @@
-"""Streams that save memory: cuts of a plan's consecutive groups with strips into segments, by bytes and seconds.
+"""Streams that save memory: consecutive groups of a plan, cut into segments by bytes and seconds.
 
 Seconds are predicted from those of whole groups, see `app.engine.cost.strips`.
 """
@@ -27,7 +27,7 @@ Streams = tuple[Streamed, ...]
 
 
 def proposals(program: Program) -> tuple[Streams, ...]:
-    """Streams in place of groups of a plan without any, the fastest first; none where there are none to make."""
+    """Streams in place of groups of a plan that has none, the fastest first."""
     runs = [_Run(parts, program.compilation) for parts in _consecutive(program)]
     labels = {run: run.cuts() for run in runs}
     limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)

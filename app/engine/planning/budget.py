@@ -179,9 +179,6 @@ class _Search:
     def descended(self, start: Program, goal: int) -> Program:
         """The best plan that changes at the peak lead to, from the fastest plan on."""
         self.allow(start, DESCENT)
-        streamed = self.streamed(start, goal)
-        if _peak(streamed) <= goal or (_concessions(streamed).streams and _peak(streamed) < _peak(start)):
-            return streamed
         # Where the bound is met, neither rows nor orders save a byte.
         least = self.rows(start).bound
         proved = least is not None and _peak(start) <= least
@@ -202,14 +199,16 @@ class _Search:
                 best = self.better((longer, *_moves(best)), best, goal)
             if _merit(best, goal) >= _merit(before, goal):
                 break
-        return best
+        return self.streamed(best, start, goal)
 
-    def streamed(self, start: Program, goal: int) -> Program:
-        """The best plan with groups in strips of rows, or the first one."""
-        concessions, best = _concessions(start), start
+    def streamed(self, best: Program, start: Program, goal: int) -> Program:
+        """The best plan, also of those with groups of the first one in strips of rows."""
+        if _peak(start) <= goal:
+            return best
         for streams in proposals(start):
             self._left = max(self._left, 1)
-            best = self.better([dataclasses.replace(concessions, streams=streams)], best, goal)
+            found = self.plan(dataclasses.replace(_concessions(start), streams=streams))
+            best = best if found is None else min(best, found, key=lambda p: _merit(p, goal))
         return best
 
     def closed(self, program: Program, goal: int) -> Program:

@@ -109,8 +109,9 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
 _CALL = """\
                     {keyword} wide == {columns}:
                         product{columns}(at(source, begin_block * step), pixels, n, taps, tap_count, size,
-                                 step, tail if last_chunk else 0, at(weights, panel * LANES), following * LANES,
-                                 at(y, place), LANES, plane_size, at(bias, plane * LANES), add, scalars,
+                                 step, tail if last_chunk else 0, at(weights, panel * LANES),
+                                 following * LANES, at(y, place), LANES, plane_size,
+                                 at(bias, plane * LANES), add, scalars,
                                  now | (flags & CLAMP if last_chunk else 0))
 """
 

@@ -27,7 +27,12 @@ Streams = tuple[Streamed, ...]
 
 
 def proposals(program: Program) -> tuple[Streams, ...]:
-    """Streams in place of groups of a plan that has none, the fastest first."""
+    """Streams in place of groups of a plan that has none, of more bytes and less time first.
+
+    A plan for a region of shapes has none: rings have the rows of one shape.
+    """
+    if program.compilation.bindings.region is not None:
+        return ()
     runs = [_Run(parts, program.compilation) for parts in _consecutive(program)]
     labels = {run: run.cuts() for run in runs}
     limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)

@@ -79,14 +79,14 @@ def test_points_of_the_front_are_in_strips(compilation: Compilation) -> None:
     assert points[-1].told == "nothing given up"
 
 
-def test_proposals_are_the_same_each_time_and_their_bytes_fall(compilation: Compilation) -> None:
+def test_proposals_are_the_same_each_time_and_take_fewer_bytes(compilation: Compilation) -> None:
     build = session.builder(compilation, OPTIONS)
     plain = build(MemoryConcessions())
     found = proposals(plain)
     assert found == proposals(plain)
     programs = [build(MemoryConcessions(streams=streams)) for streams in found]
     peaks = [peak(program) for program in programs]
-    assert peaks == sorted(peaks, reverse=True)
+    assert min(peaks) < peaks[0] <= peak(plain)
     for program in programs:
         (stream, *_) = (s.group for s in program.steps if s.group.op == "Stream")
         assert lower_bound(program.compilation.plan.require("buffers").assignment.problem) <= peak(program)

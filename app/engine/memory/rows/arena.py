@@ -154,7 +154,7 @@ class _Lives:
                     self._touch(one, name, call.first, call.first + call.rows, time, write=True)
                 time += 1
         for name in self.graph.outputs:
-            for row in range(self.graph.by_name[name].stored):
+            for row in range(0 if name in self.free else self.graph.by_name[name].stored):
                 self._extend(self.whole, (self.place(name), row), time)
 
     def place(self, name: str) -> str:

@@ -25,6 +25,8 @@ class Part:
     Attributes:
         nbytes: whole values that live during it, whether it touches them or not, with its rings and scratch;
             values that are not counted (`free`) left out.
+        inner: those of them that are no inputs and do not pass through; a segment with the same end that
+            begins earlier needs no less, since its strips ask for the same rows in the same order.
         seconds: as the caller measured or predicted them.
     """
 
@@ -32,6 +34,7 @@ class Part:
     end: int
     segment: Segment
     nbytes: int
+    inner: int
     seconds: float
 
 
@@ -82,8 +85,9 @@ def pareto_cuts(
     labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
     for end in positions.cuts[1:]:
         found: list[Cuts] = []
+        inner = 0  # what the segments that begin later need without their inputs: these do not need less
         for begin in reversed([c for c in positions.cuts if c < end]):
-            least = positions.whole_bytes(begin, end)
+            least = max(positions.whole_bytes(begin, end), inner)
             open_labels = [
                 before
                 for before in labels[begin]
@@ -91,7 +95,9 @@ def pareto_cuts(
             ]
             if not open_labels:
                 continue
-            for part in _parts(positions, begin, end, strips, seconds, stripped):
+            parts = [*_parts(positions, begin, end, strips, seconds, stripped)]
+            inner = max(inner, min(part.inner for part in parts) if end - begin > 1 else 0)
+            for part in parts:
                 for before in open_labels:
                     nbytes, total = max(before.nbytes, part.nbytes), before.seconds + part.seconds
                     if not _dominated(nbytes, total, found):
@@ -116,7 +122,7 @@ def _parts(
     else:
         options = [*dict.fromkeys(stripped(segment, size) for size in sizes)]
     for option in options:
-        yield Part(begin, end, option, positions.nbytes(begin, option), seconds(option))
+        yield Part(begin, end, option, *positions.nbytes(begin, option), seconds(option))
 
 
 class Positions:
@@ -166,17 +172,17 @@ class Positions:
             sum(self.graph.by_name[v].nbytes for v in self._crossing[position]) for position in (begin, end)
         )
 
-    def nbytes(self, begin: int, segment: Segment) -> int:
-        """Bytes while a segment runs: whole values, and the most of its rings and scratch at once."""
+    def nbytes(self, begin: int, segment: Segment) -> tuple[int, int]:
+        """Bytes while a segment runs, and those of them that are no inputs and do not pass through."""
         demand = Demand(segment)
         touched = {v.name for v in segment.values}
-        through = [v for v in self._crossing[begin] if v not in touched]
+        through = sum(self.graph.by_name[v].nbytes for v in self._crossing[begin] if v not in touched)
         if self.by_rows:
             width = [0 if v.name in self.free else v.row_bytes for v in segment.values]
-            passing = sum(self.graph.by_name[v].nbytes for v in through)
-            return passing + demand.live_bytes(width)
-        counted = {i for i, v in enumerate(segment.values) if v.name not in self.free}
-        whole = [segment.values[own].name for own in demand.whole if own in counted]
-        total = sum(self.graph.by_name[v].nbytes for v in through)
-        total += sum(segment.by_name[v].nbytes for v in whole)
-        return total + demand.most_in_rings()
+            alone = [0 if v.name in segment.inputs else w for v, w in zip(segment.values, width, strict=True)]
+            return through + demand.live_bytes(width), demand.live_bytes(alone)
+        places = [segment.values[i] for i in demand.whole]
+        rings = demand.most_in_rings()
+        whole = sum(v.nbytes for v in places if v.name not in self.free)
+        made = sum(v.nbytes for v in places if v.name not in self.free and v.name not in segment.inputs)
+        return through + whole + rings, made + rings

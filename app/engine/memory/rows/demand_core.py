@@ -131,12 +131,13 @@ def owners(tables, calls, end, done, owner, comparable):
 
 
 @_compiled
-def trace(tables, calls, end, done, owner, span, state, runs):
+def trace(tables, calls, end, done, places, span, state, runs):
     """Slots of each ring, and the calls during which it holds rows; returns the number of runs.
 
-    owner [v]: see `owners`. span [v, 2] is room for the rows alive of each value, zero. state [v, 2]: the
-    most rows of each ring, zero before, and where its open run began, -1 before. runs [m, 3]: owner, first
-    and last call of each sequence of calls during which a ring holds rows.
+    places [v, 2]: owner, see `owners`, and the next value in the same place or -1. span [v, 2] is room for
+    the rows alive of each value, zero. state [v, 2]: the most rows of each ring, zero before, and where its
+    open run began, -1 before. runs [m, 3]: owner, first and last call of each sequence of calls during which
+    a ring holds rows.
     """
     count = 0
     for i in range(len(calls)):
@@ -151,16 +152,16 @@ def trace(tables, calls, end, done, owner, span, state, runs):
         for value in touched:
             span[value, 1] = _high(tables, done, end, value)
         for value in touched:
-            own = owner[value]
-            rows = _rows_alive(owner, span, own)
+            own = places[value, 0]
+            rows = _rows_alive(places, span, own)
             state[own, 0] = max(state[own, 0], min(rows, 1) if tables.values[own, 3] else rows)
             if rows > 0 and state[own, 1] < 0:
                 state[own, 1] = i
         for value in touched:
             span[value, 0] = _low(tables, done, end, value)
         for value in touched:
-            own = owner[value]
-            if state[own, 1] >= 0 and _rows_alive(owner, span, own) == 0:
+            own = places[value, 0]
+            if state[own, 1] >= 0 and _rows_alive(places, span, own) == 0:
                 runs[count, 0], runs[count, 1], runs[count, 2] = own, state[own, 1], i
                 count += 1
                 state[own, 1] = -1
@@ -168,12 +169,14 @@ def trace(tables, calls, end, done, owner, span, state, runs):
 
 
 @_compiled
-def _rows_alive(owner, span, own):
+def _rows_alive(places, span, own):
     """Rows between the first and the last alive of the values of one ring."""
     low, high = np.int64(1) << 60, np.int64(0)
-    for value in range(len(owner)):
-        if owner[value] == own and span[value, 0] < span[value, 1]:
+    value = own
+    while value >= 0:
+        if span[value, 0] < span[value, 1]:
             low, high = min(low, span[value, 0]), max(high, span[value, 1])
+        value = places[value, 1]
     return max(high - low, 0)
 
 

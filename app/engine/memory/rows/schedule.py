@@ -129,7 +129,8 @@ class Demand:
         state[:, 1] = -1
         runs = np.empty((len(self.calls) * int(np.diff(tables.first_touched).max()), 3), np.int64)
         span = np.zeros((values, 2), np.int64)
-        count = demand_core.trace(tables, self.calls, self._end, self._zeros(), self.owner, span, state, runs)
+        rows = (tables, self.calls, self._end, self._zeros(), _places(self.owner))
+        count = demand_core.trace(*rows, span, state, runs)
         self.runs, self.slots = runs[:count], state[:, 0]
 
     def most_in_rings(self) -> int:
@@ -187,6 +188,17 @@ def _tables(segment: Segment) -> Tables:
         _starts(len(t) for t in touched),
         np.array([v for own in touched for v in own], np.int64),
     )
+
+
+def _places(owner: Array) -> Array:
+    """int64[v, 2]: owner of each value, and the next value that lies in the same place, or -1."""
+    found = np.stack([owner, np.full(len(owner), -1)], axis=1)
+    last: dict[int, int] = {}
+    for value, own in enumerate(owner.tolist()):
+        if own in last:
+            found[last[own], 1] = value
+        last[own] = value
+    return found
 
 
 def _starts(counts: Iterable[int]) -> Array:

@@ -273,6 +273,7 @@ class Runner:
             bindings=bindings,
             operator=request.get("operator", {}),
             operation=request.get("operation", {}),
+            capacity=request.get("capacity", {}),
         )
 
 

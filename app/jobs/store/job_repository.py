@@ -38,7 +38,7 @@ class Draft:
     """A job to be made.
 
     Attributes:
-        kind: optimize, validate, inspect, operator or derive.
+        kind: optimize, validate, inspect, operator, derive or capacity.
         model_id: the model it works on; empty for an operator.
         target: name of the target.
         queue: queue of workers that may take it.

@@ -77,7 +77,9 @@ def measure(path: Path, target: Target, rounds: int, plans: int, tune: bool) -> 
     executors = [Executor(program, compiler) for program in programs]
     inputs = samples(plain.compilation.graph.inputs)
     expected, *others = [executor.run(inputs) for executor in executors]
-    equal = [True] + [all(np.array_equal(o[k], expected[k]) for k in expected) for o in others]
+    equal = [True] + [
+        all(np.array_equal(np.asarray(o[k]), np.asarray(expected[k])) for k in expected) for o in others
+    ]
     seconds = alternating(executors, rounds)
     ratios = seconds / seconds[:, :1]
     rows = [

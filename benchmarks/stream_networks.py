@@ -7,6 +7,7 @@ Howard et al., 2019 (arXiv:1905.02244, table 1); Tan and Le, 2019 (arXiv:1905.11
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ class Network:
         self._weights: list[onnx.TensorProto] = []
         self.x, self.channels = "x", 3
 
-    def op(self, kind: str, *inputs: str, **attributes: object) -> str:
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Append a node."""
         self.x = f"v{len(self._nodes)}"
         self._nodes.append(
@@ -55,7 +56,7 @@ class Network:
     def act(self, kind: str) -> str:
         """Append an activation; none for the empty string."""
         if kind == "Relu6":
-            low, high = (numpy_helper.from_array(np.float32(v), f"limit{v}") for v in (0, 6))
+            low, high = (numpy_helper.from_array(np.array(v, np.float32), f"limit{v}") for v in (0, 6))
             self._weights += [w for w in (low, high) if w.name not in {t.name for t in self._weights}]
             return self.op("Clip", self.x, "limit0", "limit6")
         if kind == "SiLU":

@@ -1,5 +1,6 @@
 """Random networks of convolutions and pooling, and their plans with and without streams."""
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +37,7 @@ class Network:
 
     def _constant(self, *shape: int) -> str:
         name = f"w{len(self.constants)}"
-        scale = 1.5 / np.sqrt(max(np.prod(shape[1:]), 1))
+        scale = 1.5 / math.sqrt(math.prod(shape[1:]))
         self.constants[name] = (self._random.standard_normal(shape) * scale).astype(np.float32)
         return name
 

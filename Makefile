@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options stream-faults test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-rows bench-stream
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options stream-faults test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-rows bench-microcontrollers bench-stream
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -166,6 +166,10 @@ bench-rows: $(VENV)/.installed-bench
 # Bytes and times of networks in strips of rows, executed, beside the fastest plan without.
 bench-stream: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.stream
+
+# Bytes of int8 networks in rows, beside published ones.
+bench-microcontrollers: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.microcontrollers
 
 # The first job of a model: time to its first plan and to the final one, and what tuning makes of it.
 bench-ready: $(VENV)/.installed-bench

@@ -9,7 +9,8 @@ from app.engine.buffers.row_bound import live_row_bound
 from app.engine.memory.rows.arena import arena
 from app.engine.memory.rows.cuts import pareto_cuts
 from app.engine.memory.rows.geometry import Segment
-from tests.engine.memory.rows.networks import mobilenet_v2, random_segment
+from benchmarks.row_networks import mobilenet_v2
+from tests.engine.memory.rows.networks import random_segment
 
 FREE = frozenset({"x"})
 

@@ -5,7 +5,7 @@ seconds of all of them; a label that is neither smaller nor faster than another 
 are monotone, so that no plan over the same positions and strips is better than the labels at the end.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -69,6 +69,7 @@ def pareto_cuts(
     stripped: Stripped = with_strip,
     crossing: int = MOST_CROSSING,
     by_rows: bool = False,
+    floor: Seconds = no_seconds,
 ) -> tuple[Cuts, ...]:
     """All ways to cut a graph of which none is both smaller and faster, the smallest first.
 
@@ -80,6 +81,8 @@ def pareto_cuts(
         stripped: a segment in strips of a size; what comes out equal is looked at once.
         crossing: values that may cross a cut.
         by_rows: rows of whole values count while they live, not the whole values.
+        floor: seconds that a segment takes at least, in strips of any size: what is known to be beaten with
+            them is not looked at.
     """
     positions = Positions(graph, free, crossing, by_rows)
     labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
@@ -88,14 +91,19 @@ def pareto_cuts(
         inner = 0  # what the segments that begin later need without their inputs: these do not need less
         for begin in reversed([c for c in positions.cuts if c < end]):
             least = max(positions.whole_bytes(begin, end), inner)
+            segment = positions.segment(begin, end)
+            fastest = floor(segment)
             open_labels = [
                 before
                 for before in labels[begin]
-                if not _dominated(max(before.nbytes, least), before.seconds, found)
+                if not _dominated(max(before.nbytes, least), before.seconds + fastest, found)
             ]
             if not open_labels:
                 continue
-            parts = [*_parts(positions, begin, end, strips, seconds, stripped)]
+            parts = [
+                Part(begin, end, option, *positions.nbytes(begin, option), seconds(option))
+                for option in _options(segment, strips, stripped)
+            ]
             inner = max(inner, min(part.inner for part in parts) if end - begin > 1 else 0)
             for part in parts:
                 for before in open_labels:
@@ -111,18 +119,12 @@ def _dominated(nbytes: int, seconds: float, found: Sequence[Cuts]) -> bool:
     return any(c.nbytes <= nbytes and c.seconds <= seconds for c in found)
 
 
-def _parts(
-    positions: "Positions", begin: int, end: int, sizes: Sequence[int], seconds: Seconds, stripped: Stripped
-) -> Iterator[Part]:
-    """The segment of [begin, end) in strips of every size; one operator is not streamed, but whole."""
-    segment = positions.segment(begin, end)
-    if end - begin == 1:
+def _options(segment: Segment, sizes: Sequence[int], stripped: Stripped) -> list[Segment]:
+    """A segment in strips of every size; one operator is not streamed, but whole."""
+    if len(segment.operators) == 1:
         whole = tuple(replace(o, strip=segment.rows(o)) for o in segment.operators)
-        options = [replace(segment, operators=whole)]
-    else:
-        options = [*dict.fromkeys(stripped(segment, size) for size in sizes)]
-    for option in options:
-        yield Part(begin, end, option, *positions.nbytes(begin, option), seconds(option))
+        return [replace(segment, operators=whole)]
+    return [*dict.fromkeys(stripped(segment, size) for size in sizes)]
 
 
 class Positions:

@@ -74,14 +74,14 @@ class Schedule:
         return {v: ring for ring in self.rings for v in ring.values}
 
 
-def schedule(segment: Segment) -> Schedule:
-    """The demand-driven calls of a segment and its rings.
+def schedule(segment: Segment, calls: Sequence[Call] | None = None) -> Schedule:
+    """The demand-driven calls of a segment and its rings; or the rings of calls that are given.
 
     The operands of a strip are asked for in the order in which the operator names them; outputs that the
     last one does not complete are completed after it.
     """
-    found = Demand(segment)
-    calls = tuple(Call(*row) for row in found.calls.tolist())
+    found = Demand(segment, calls)
+    made = tuple(Call(*row) for row in found.calls.tolist())
     runs: dict[int, list[tuple[int, int]]] = {}
     for own, first, last in found.runs.tolist():
         runs.setdefault(own, []).append((first, last))
@@ -93,9 +93,9 @@ def schedule(segment: Segment) -> Schedule:
         if own in found.whole:
             whole |= dict.fromkeys(values, segment.values[found.whole[own]].name)
         elif rows and values:
-            transient = len(values) == 1 and _is_transient(segment, calls, value.name)
+            transient = len(values) == 1 and _is_transient(segment, made, value.name)
             rings.append(RowRing(values, rows, value.row_bytes, value.planes, transient, tuple(runs[own])))
-    return Schedule(segment, calls, tuple(rings), whole)
+    return Schedule(segment, made, tuple(rings), whole)
 
 
 class Demand:
@@ -109,13 +109,16 @@ class Demand:
         runs: int64[m, 3], owner, first and last call of each sequence of calls during which it holds rows.
     """
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, calls: Sequence[Call] | None = None) -> None:
         self.segment = segment
         self._tables = tables = _tables(segment)
         operators, values = len(segment.operators), len(segment.values)
-        room = np.empty((int(tables.operators[:, 0].sum()), 3), np.int64)
-        stack = np.empty((operators + 1, 2), np.int64)
-        self.calls = room[: demand_core.demand(tables, self._zeros(), stack, room)]
+        if calls is None:
+            room = np.empty((int(tables.operators[:, 0].sum()), 3), np.int64)
+            stack = np.empty((operators + 1, 2), np.int64)
+            self.calls = room[: demand_core.demand(tables, self._zeros(), stack, room)]
+        else:
+            self.calls = np.array(calls, np.int64).reshape(-1, 3)
         self._end = np.bincount(self.calls[:, 0], self.calls[:, 2], operators).astype(np.int64)
         self.owner = np.arange(values)
         self._in_place = _comparable(segment)

@@ -51,6 +51,21 @@ class Forecast:
         """The smallest of the three, the table of addresses counted."""
         return min(self.whole, self.rings, self.rows + self.table_bytes)
 
+    def __str__(self) -> str:
+        """Bytes, segments of more than one group, and barriers, a line each."""
+        lines = [
+            "in rows, predicted and not executed; byte without weights, inputs and outputs:",
+            f"{self.whole:12} the plan as it is",
+            f"{self.rings:12} rows in rings",
+            f"{self.rows:12} rows placed one by one, and {self.table_bytes} for the table of their addresses",
+        ]
+        if self.lower_bound:
+            lines.append(f"{self.lower_bound:12} no order of rows without recompute takes less")
+        streamed = [names for names in self.segments if len(names) > 1]
+        lines += [f"segment of {len(names)} groups: {names[0]} to {names[-1]}" for names in streamed]
+        lines += [f"barrier {name}: {reason}" for name, reason in self.barriers]
+        return "\n".join(lines) + "\n"
+
 
 def forecast(program: Program, strips: Sequence[int] = (1,), bound: bool = False) -> Forecast:
     """Predicted bytes of a program in strips of rows; each placement is replayed by the checker.

@@ -11,7 +11,8 @@ from app.engine.memory.rows.cuts import Cuts, Positions, pareto_cuts
 from app.engine.memory.rows.geometry import Segment
 from app.engine.memory.rows.replay import replay
 from app.engine.memory.rows.schedule import Demand, schedule
-from tests.engine.memory.rows.networks import mobilenet_v2, random_segment
+from benchmarks.row_networks import mobilenet_v2
+from tests.engine.memory.rows.networks import random_segment
 
 FREE = frozenset({"x"})
 

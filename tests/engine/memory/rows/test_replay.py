@@ -4,8 +4,9 @@ import pytest
 
 from app.engine.memory.rows.geometry import ROW, Read, RowOperator, RowValue, Segment, every, only
 from app.engine.memory.rows.replay import Access, EmittedCall, ReplayError, replay
+from benchmarks.row_networks import mobilenet_v2
 from tests.engine.memory.rows.faults import FAULTS, survivors
-from tests.engine.memory.rows.networks import addressed, mobilenet_v2, random_segment
+from tests.engine.memory.rows.networks import addressed, random_segment
 
 
 @pytest.mark.parametrize("chain", [True, False])

@@ -2,11 +2,15 @@
 
 import pytest
 
+from app.engine.memory.rows.cuts import Positions
+from app.engine.memory.rows.emit import emit
 from app.engine.memory.rows.geometry import Read, RowOperator, RowValue, Segment, nearest, transposed, window
-from app.engine.memory.rows.loops import length, rolled, unrolled
+from app.engine.memory.rows.loops import length, pipelined, rolled, unrolled
+from app.engine.memory.rows.replay import replay
 from app.engine.memory.rows.schedule import schedule
 from app.engine.memory.rows.workspace import workspace
-from tests.engine.memory.rows.networks import Chain, mobilenet_v2, random_segment
+from benchmarks.row_networks import Chain, mobilenet_v2
+from tests.engine.memory.rows.networks import random_segment
 
 
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(1, 1, 1), (3, 1, 1), (3, 2, 2), (5, 2, 1)])
@@ -88,6 +92,38 @@ def test_calls_compute_every_row_once_and_in_order_after_what_they_read(seed: in
 def test_loops_unroll_to_the_calls_that_they_were_made_of(seed: int):
     calls = schedule(random_segment(seed)).calls
     assert tuple(unrolled(rolled(calls))) == calls
+
+
+def test_one_loop_with_clipped_calls_is_the_whole_schedule_with_the_same_rings():
+    part = Positions(mobilenet_v2().segment, frozenset("x"), 3, False).segment(0, 12)
+    found = schedule(part)
+    loop = pipelined(part, found.calls)
+    assert loop is not None
+    assert length(loop.body) < 0.7 * length(rolled(found.calls))
+    calls = tuple(loop.calls([part.rows(o) for o in part.operators]))
+    assert sorted(calls) == sorted(found.calls)
+    assert [r.rows for r in schedule(part, calls).rings] == [r.rows for r in found.rings]
+
+
+def test_clipped_calls_run_at_their_addresses():
+    loops = 0
+    for seed in range(300):
+        segment = random_segment(seed)
+        loop = pipelined(segment, schedule(segment).calls)
+        if loop is None:
+            continue
+        loops += 1
+        calls = tuple(loop.calls([segment.rows(o) for o in segment.operators]))
+        placed = workspace(schedule(segment, calls))
+        end = placed.nbytes
+        whole: dict[str, int] = {}
+        for name, place in placed.schedule.whole.items():
+            if name in (*segment.inputs, *segment.outputs):
+                whole.setdefault(place, end)
+                whole[name] = whole[place]
+                end += segment.by_name[place].nbytes
+        replay(segment, list(emit(placed, whole)), whole, end)
+    assert loops > 30
 
 
 def test_the_table_of_loops_does_not_grow_with_the_image():

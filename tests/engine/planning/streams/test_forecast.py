@@ -55,6 +55,8 @@ def test_a_block_in_rows_takes_less_and_stays_above_its_bound(block: Program):
     assert 0 < found.lower_bound <= found.rows <= found.rings < found.whole / 4
     assert found.barriers == ()
     assert max(map(len, found.segments)) > 2
+    assert f"{found.rings:12} rows in rings" in str(found)
+    assert "segment of" in str(found)
 
 
 def test_the_rows_of_a_plan_are_those_of_its_groups(block: Program):

@@ -64,6 +64,7 @@ def drafts_of(
             "options": asked(body.options),
             "bindings": {
                 "shapes": body.input_shapes,
+                **_histogram_of(body),
                 "values": body.input_values,
                 "ranges": {k: list(v) for k, v in body.input_ranges.items()},
                 **storage_of(body),
@@ -91,6 +92,12 @@ def drafts_of(
             )
         )
     return drafts
+
+
+def _histogram_of(body: BindingsRequest) -> dict[str, Any]:
+    """The field `shape_histogram` of bindings, where a request has one."""
+    entries = [entry.model_dump() for entry in body.shape_histogram]
+    return {"shape_histogram": entries} if entries else {}
 
 
 def draft_again(

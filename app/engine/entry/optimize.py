@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
-from app.engine.entry.region import region_json
+from app.engine.entry.region import region_json, region_summary
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
 from app.engine.export.artifacts import write_libraries
 from app.engine.export.processors import processor_of
@@ -148,10 +148,12 @@ def optimize(
             if bindings.tensors and job.runs_here:
                 write_outputs(folder / "outputs.npz", verified.execution.outputs())
             verified.execution.close()
-            region = region_json(path, external, target, options, bindings, planned)
+            region = region_json(path, external, target, options, bindings, _tuning(job, model, planned))
         heartbeat.progress("report", 0, 1)
         name = planned.graph.name or path.stem
         extra: Json = {"pareto": [dataclasses.asdict(p) for p in points], "training": training}
+        if region:
+            extra["region"] = region_summary(region["region"])
         extra["exports"] = write_libraries(verified.program, model.compiler, folder, name)
         if built is not None:
             extra["cuda"] = built
@@ -356,6 +358,13 @@ def _measured(job: _Job, verified: _Verified) -> Measured | str:
         return verified.execution.benchmark(job.options.benchmark_seconds, verified.report)
     except TimeUpError as cause:
         return f"not measured because {cause}"
+
+
+def _tuning(job: _Job, model: _Model, planned: Compilation) -> Callable[[Compilation], Compilation]:
+    """A function that adds times to a canonical graph: measured ones if the job measures."""
+    if job.measures:
+        return lambda c: session.measured(c, job.options, model.compiler, job.tuning)
+    return lambda c: dataclasses.replace(c, timings=planned.timings)
 
 
 def _built(program: Program, folder: Path, progress: Progress) -> Json:

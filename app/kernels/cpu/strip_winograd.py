@@ -112,6 +112,7 @@ def emit(
     buffer: int,
     recipe: Recipe = (),
     places: tuple[str, ...] = (),
+    dtype: str = "float32",
 ) -> Sources:
     """The module of a kernel that computes the next rows of a Winograd convolution, see `strips`.
 
@@ -120,7 +121,7 @@ def emit(
     multiple of m; work: of a strip. The other arguments are those of `winograd.emit`, for an image alone;
     `places` are those of the recipe's inputs after the first. One unit.
     """
-    library = library_text(lanes, m, taps, filters, "float32") + _LIBRARY
+    library = library_text(lanes, m, taps, filters, dtype) + _LIBRARY
     kernel = _KERNEL.format(
         imports="from LIBRARY1 import run\n" if recipe else "",
         unpack=WinogradSizes.unpack(),

@@ -223,7 +223,7 @@ def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext,
         strip,
         _rings(strip, x, y, beside),
         (("float32*", strip.memory), *_in_places(ends.operands, strip)),
-        (lanes, form.m, form.taps, min(sizes.filters, 2), buffer, *ends.static),
+        (lanes, form.m, form.taps, min(sizes.filters, 2), buffer, *ends.static, form.dtype(context)),
     )
 
 
@@ -280,7 +280,7 @@ STRIP_ROWS = (
             step=form.m,
         )
         for form in winograd.FORMS
-        if not form.paired and not form.fixed
+        if not form.paired
     ),
     StripRow("conv.depthwise_blocked", _rejection, _conv_reads, _depthwise_scratch, _depthwise_lower),
     *(

@@ -85,3 +85,15 @@ def test_winograd_in_whole_rows_of_tiles(rows: int, lanes: int, tmp_path: Path, 
     (stream,) = (s.group for s in streamed.steps if isinstance(s.group, StreamGroup))
     names = [part.choice.implementation.name for part in stream.parts]
     assert sum("winograd" in name for name in names) >= 3
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_winograd_with_weights_in_fixed_point(lanes: int, tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((128, 13, 10))
+    for _ in range(3):
+        net.conv(128, 3)
+        net.apply("Relu({})")
+    streamed = check(net, 4, tmp_path, lanes, compiler, fast=True)
+    (stream,) = (s.group for s in streamed.steps if isinstance(s.group, StreamGroup))
+    names = [part.choice.implementation.name for part in stream.parts]
+    assert any("fixed_point" in name for name in names), names

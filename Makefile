@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -162,6 +162,10 @@ bench-memory: $(VENV)/.installed-bench
 # Bytes of models in strips of rows, predicted, beside their arenas.
 bench-rows: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.rows
+
+# Bytes and times of networks in strips of rows, executed, beside the fastest plan without.
+bench-stream: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.stream
 
 # Bytes of int8 networks in rows, beside published ones.
 bench-microcontrollers: $(VENV)/.installed-test

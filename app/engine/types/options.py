@@ -103,6 +103,19 @@ class Again:
     readers: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """Groups that run in turn on strips of rows, as one step.
+
+    Attributes:
+        groups: their names.
+        rows: that a call of each computes at most.
+    """
+
+    groups: tuple[str, ...]
+    rows: tuple[int, ...]
+
+
 Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row that is not to compute it
 
 
@@ -116,6 +129,7 @@ class MemoryConcessions:
         row_major_only: all layouts are row-major.
         unfused: names of nodes that stay out of fused kernels.
         recompute: what is computed a second time, in this order.
+        streams: groups that run on strips of rows, a step each.
         spill: whether values may lie in slower memories of the target.
         unbounded: whether a plan may take more than there is, to look at what it lacks.
         peak_limit: bytes; plans whose every order takes more are of no interest.
@@ -126,6 +140,7 @@ class MemoryConcessions:
     row_major_only: bool = False
     unfused: frozenset[str] = frozenset()
     recompute: tuple[Again, ...] = ()
+    streams: tuple[Streamed, ...] = ()
     spill: bool = False
     unbounded: bool = False
     peak_limit: int | None = None
@@ -140,6 +155,7 @@ class MemoryConcessions:
             "row-major layouts" * self.row_major_only,
             f"{len(self.unfused)} nodes left unfused" * bool(self.unfused),
             f"{sum(len(a.nodes) for a in self.recompute)} nodes computed again" * bool(self.recompute),
+            f"{sum(len(s.groups) for s in self.streams)} groups in strips of rows" * bool(self.streams),
             "values in slower memories" * self.spill,
         ]
         return ", ".join(p for p in parts if p) or "nothing given up"

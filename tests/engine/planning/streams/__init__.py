@@ -1,1 +1,1 @@
-"""Tests of streams: which groups of a plan run on strips of rows, and of how many rows."""
+"""Tests of streams as concessions of memory."""

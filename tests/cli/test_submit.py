@@ -68,6 +68,26 @@ def test_a_quick_job_is_asked_for_on_the_command_line() -> None:
         assert JobOptions(**asked).to_options().quick is quick
 
 
+@pytest.mark.parametrize(("text", "budget"), [("1%", 0.01), ("0.5%", 0.005), ("0.02", 0.02)])
+def test_an_error_budget_is_asked_for_on_the_command_line(text: str, budget: float) -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    line = ["m.onnx", "--error-budget", text, "--error-metric", "cosine"]
+    options = JobOptions(**submit.request(parser.parse_args(line))["options"]).to_options()
+    assert (options.error_budget, options.error_metric) == (pytest.approx(budget), "cosine")
+    usual = JobOptions(**submit.request(parser.parse_args(["m.onnx"]))["options"]).to_options()
+    assert usual.error_budget is None
+
+
+@pytest.mark.parametrize("text", ["0", "-1%", "101%", "little", "nan"])
+def test_an_error_budget_that_is_no_share_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["m.onnx", f"--error-budget={text}"])
+    assert f"expected a share above 0 such as 0.01 or 1%, found {text!r}" in capsys.readouterr().err
+
+
 def test_sparse_inputs_are_declared_on_the_command_line() -> None:
     parser = argparse.ArgumentParser()
     submit.add_arguments(parser)

@@ -147,6 +147,8 @@ def optimize(
         "threads": options.threads,
         "shapes": {k: list(v) for k, v in bindings.shapes.items()},
         "tensors": {k: Path(v).read_bytes().decode() for k, v in bindings.tensors.items()},
+        "samples": Path(bindings.samples).read_text() if bindings.samples else None,
+        "error_budget": options.error_budget,
         "external": {k: v.read_text() for k, v in external.items()},
         "not_a_number": float("nan"),
         "latency": {"after": 1e-3 / options.threads},

@@ -67,6 +67,7 @@ def drafts_of(
                 "values": body.input_values,
                 "ranges": {k: list(v) for k, v in body.input_ranges.items()},
                 **storage_of(body),
+                **({"samples": body.samples} if body.samples else {}),
             },
             "limits": asdict(limits),
         }

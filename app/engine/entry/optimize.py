@@ -14,6 +14,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
+from app.engine.entry.precision import Budgeted, budgeted
 from app.engine.entry.region import region_json
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
 from app.engine.export.artifacts import write_libraries
@@ -56,6 +57,8 @@ ARTIFACTS = (
     "graph.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
+    "quantized.onnx",  # only with an error budget, as the next one
+    "precision.json",
     "library.tar.gz",  # only with the option `export`, as the next two
     "module.whl",
     "operator.tar.gz",
@@ -134,9 +137,10 @@ def optimize(
             heartbeat.progress("load", 0, 1)
             spool = Spool(Path(scratch) / "weights")
             heartbeat.between = spool.release
-            loaded = expanded(load(path, external=external, spool=spool), bindings)
-            rejection = _rejection(loaded, target, options)
-            job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, rejection)
+            job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, None)
+            job = _budgeted(job)
+            loaded = expanded(load(job.path, external=job.external, spool=spool), bindings)
+            job = dataclasses.replace(job, absent=_rejection(loaded, target, options))
             model = _prepared(job, loaded, Path(scratch), spool)
             verified = _verified(job, model)
             chosen, planned = verified.program.compilation.options, verified.attempt.compilation
@@ -148,10 +152,11 @@ def optimize(
             if bindings.tensors and job.runs_here:
                 write_outputs(folder / "outputs.npz", verified.execution.outputs())
             verified.execution.close()
-            region = region_json(path, external, target, options, bindings, planned)
+            region = region_json(job.path, job.external, target, options, bindings, planned)
         heartbeat.progress("report", 0, 1)
         name = planned.graph.name or path.stem
         extra: Json = {"pareto": [dataclasses.asdict(p) for p in points], "training": training}
+        extra["precision_choice"] = None if job.budgeted is None else job.budgeted.report
         extra["exports"] = write_libraries(verified.program, model.compiler, folder, name)
         if built is not None:
             extra["cuda"] = built
@@ -174,6 +179,12 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
                 pointer="/options/timings",
             )
         options = dataclasses.replace(options, autotune=False, timings="predicted")
+    if options.error_budget is not None and (options.precision != "f32" or target.device == "cuda"):
+        raise TargetError(
+            "an error budget chooses precisions by itself, for CPUs and described devices: leave it or "
+            f"`precision` {options.precision!r} for target {target.name!r}",
+            pointer="/options/error_budget",
+        )
     if options.export:
         processor_of(target)
     if options.timings == "measured" and absent is not None:
@@ -220,6 +231,7 @@ class _Job:
     external: Mapping[str, Path]
     heartbeat: Heartbeat
     absent: str | None
+    budgeted: Budgeted | None = None
     first: list[str] = field(default_factory=list)  # about the plan by predicted times
 
     @property
@@ -244,6 +256,27 @@ class _Job:
         """Tell the time of the first plan, which the measurements that follow refine."""
         self.first[:] = [f"{duration(program.seconds)} predicted, measuring"]
         self.tuning(0, 1)
+
+
+def _budgeted(job: _Job) -> _Job:
+    """The job with its products in the precisions that an error budget allows, where it has one."""
+    if job.options.error_budget is None:
+        return job
+    compiler = Compiler(job.kernels) if absence(job.target) is None else None
+    found = budgeted(
+        job.path,
+        job.external,
+        job.target,
+        job.options,
+        job.bindings,
+        job.folder,
+        compiler,
+        job.heartbeat.progress,
+    )
+    _write(job.folder / "precision.json", found.report)
+    if found.path is None:
+        return dataclasses.replace(job, budgeted=found)
+    return dataclasses.replace(job, budgeted=found, path=found.path, external={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +319,10 @@ def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
         before_rewrites=lambda model: plain.append(write_plain(model, job.folder, job.options)),
     )
     compiler = Compiler(job.kernels)
-    inputs = tensors(compilation, job.bindings, job.options.seed)
+    if job.budgeted is None or job.bindings.tensors:
+        inputs = tensors(compilation, job.bindings, job.options.seed)
+    else:
+        inputs = dict(job.budgeted.sample)  # levels fit what the model is given, not any numbers
     if job.measures:
         compilation = session.tuned(
             compilation, job.options, compiler, job.tuning, WrittenOut(inputs), job.predicted

@@ -258,6 +258,8 @@ class Runner:
         row, files = taken.row, dict(taken.files)
         request = row["request"]
         bindings = dict(request.get("bindings", {}))
+        if bindings.get("samples"):
+            bindings["samples"] = str(self._blobs.path(bindings["samples"]))
         bindings["tensors"] = {f["name"]: str(self._blobs.path(f["sha256"])) for f in taken.inputs}
         return ChildRequest(
             kind=row["kind"],

@@ -5,7 +5,7 @@ whose products the backends here compute as integers. Products with weights in b
 with blocks; dynamic ones are DynamicQuantizeLinear and MatMulInteger.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -50,6 +50,8 @@ def quantized(
             _dynamic(made, node, site, rounded)
             continue
         node.replace_input_with(1, made.weights(node, site, row, rounded))
+        if rounded.shift is not None:
+            _shift(made, node, site, rounded.shift)
         if row.activation == "static" and site.activation not in shared:
             x = graph.operand(node, 0)
             node.replace_input_with(0, made.dequantized(x, given.levels[site.activation], node))
@@ -83,6 +85,29 @@ def _for_all_readers(made: "_Made", value: ir.Value, levels: Levels) -> None:
         move = sources[0].producer()
 
 
+def _shift(made: "_Made", node: ir.Node, site: Site, shift: Array) -> None:
+    """Add a number to each output channel: to the bias, where that is a constant or there may be one."""
+    bias = graph.input_at(node, 2)
+    known = graph.constant(bias)
+    if site.op != "MatMul" and (bias is None or known is not None):
+        total = shift if known is None else (known + shift).astype(np.float32)
+        inputs = [*node.inputs[:2], made.constant(total, f"{site.name}.bias")]
+        node.resize_inputs(3)
+        node.replace_input_with(2, inputs[2])
+        return
+    (y,) = node.outputs
+    addend = made.constant(shift.reshape(shift_shape(site)), f"{site.name}.shift")
+    readers = [(use.node, use.idx) for use in y.uses()]
+    (moved,) = made("Add", [y, addend], site.name)
+    moved.shape, moved.type = y.shape, y.type
+    made.take_over(y, moved, readers)
+
+
+def shift_shape(site: Site) -> tuple[int, ...]:
+    """Shape of a number for each output channel, as it is broadcast over the product."""
+    return (-1, *(1,) * (site.array.ndim - 2)) if site.op == "Conv" else (-1,)
+
+
 def _dynamic(made: "_Made", node: ir.Node, site: Site, rounded: Rounded) -> None:
     """MatMulInteger of a dynamically quantized operand, times both scales, plus the bias.
 
@@ -99,8 +124,10 @@ def _dynamic(made: "_Made", node: ir.Node, site: Site, rounded: Rounded) -> None
     (factor,) = made("Mul", [scale, scales], site.name, before=node)
     (scaled,) = made("Mul", [real, factor], site.name, before=node)
     bias = graph.input_at(node, 2)
-    if bias is not None:
-        (scaled,) = made("Add", [scaled, bias], site.name, before=node)
+    addends = [bias, None if rounded.shift is None else made.constant(rounded.shift, f"{site.name}.shift")]
+    for addend in addends:
+        if addend is not None:
+            (scaled,) = made("Add", [scaled, addend], site.name, before=node)
     made.stand_in(node, y, scaled)
 
 
@@ -168,6 +195,15 @@ class _Made:
         (real,) = self("DequantizeLinear", [q, scales], f"{site.weight}.dq", attributes, before=node)
         real.shape, real.type = ir.Shape(integers.shape), ir.TensorType(ir.DataType.FLOAT)
         return real
+
+    def take_over(self, old: ir.Value, new: ir.Value, readers: Sequence[tuple[ir.Node, int]]) -> None:
+        """Put what is computed of a value in its place, under its name where it is an output."""
+        for node, index in readers:
+            node.replace_input_with(index, new)
+        if old.is_graph_output():
+            outputs = self._owner.outputs
+            outputs[list(outputs).index(old)] = new
+            old.name, new.name = self._free(f"{old.name}.plain"), old.name
 
     def stand_in(self, node: ir.Node, old: ir.Value, new: ir.Value) -> None:
         """Put a new value in the place of a node's output, under its name; the node is removed."""

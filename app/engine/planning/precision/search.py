@@ -10,12 +10,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine.core.program import Program
-from app.engine.planning.precision import metrics, ranges
+from app.engine.planning.precision import metrics, ranges, second_order
 from app.engine.planning.precision.candidates import FLOAT32, Activation, Candidate
 from app.engine.planning.precision.knapsack import Option, choose
 from app.engine.planning.precision.qdq import Assignment, Quantities, quantized
@@ -23,16 +24,19 @@ from app.engine.planning.precision.ranges import RULES, Levels, Observed
 from app.engine.planning.precision.samples import Samples
 from app.engine.planning.precision.simulation import Simulation
 from app.engine.planning.precision.sites import Site
-from app.engine.planning.precision.weights import rounded
+from app.engine.planning.precision.weights import Rounded, rounded
 from app.engine.types.options import ErrorMetric
 
 MARGIN = 0.9  # share of the budget that the error found may take: that on other samples may be larger
 GAIN = 0.96  # of a site's seconds in a more exact precision, above which one is not worth its rounding
 SEARCHED = 2  # samples of the calibration that errors of single sites are measured on
+OBSERVED = 4  # the same, that inputs of sites are kept of for rounding by second order
 HALVINGS = 14  # bounds that the front is made of, each half of the one before
 BISECTIONS = 6  # of the bound, around the budget
 ROUNDS = 4  # choices that are planned and checked, each with seconds as the one before had them
 OUTLIER = 100.0  # times what 99.9 % of a tensor's elements stay below, that is warned of
+
+Array = np.ndarray[Any, Any]
 
 Plan: TypeAlias = Callable[[ir.Model], Program]
 # Seconds by site of programs that take turns; of what belongs to none by the empty name.
@@ -116,7 +120,7 @@ class Found:
     chosen: Checked | None = None
     tried: tuple[Checked, ...] = ()
     warnings: tuple[str, ...] = ()
-    quantities: Quantities = field(default_factory=lambda: Quantities({}, {}))
+    in_turn: frozenset[tuple[str, str]] = frozenset()  # whose weights are rounded by second order
 
 
 class Search:
@@ -134,7 +138,9 @@ class Search:
         self._plain, self._sites, self._budget = plain, sites, budget
         self._samples, self._simulation, self._machine = samples, simulation, machine
         self._levels: dict[str, Levels] = {}
-        self._found = Found(sites, quantities=Quantities(self._levels, {}))
+        self._weights: dict[tuple[str, str], Rounded] = {}
+        self._quantities = Quantities(self._levels, self._weights)
+        self._found = Found(sites)
         self._exact = {k: [self._run({}, s) for s in part] for k, part in self._parts().items()}
         self._errors: dict[tuple[tuple[str, str], ...], float] = {}
         self._seconds: dict[str, dict[str, float]] = {}
@@ -143,11 +149,10 @@ class Search:
     def run(self) -> Found:
         """Find the choice; `chosen` stays None where float32 is best."""
         found = self._found
-        observed = self._simulation.observe(self._samples.calibration)
+        observed = self._observed()
         self._levels.update({name: ranges.min_max(seen) for name, seen in observed.items()})
         found.warnings = tuple(_warnings(observed))
-        weights = {(s.name, row.name): rounded(s, row) for s in self._sites for row in self._rows(s)}
-        found.quantities = Quantities(self._levels, weights)
+        self._weights.update({(s.name, r.name): rounded(s, r) for s in self._sites for r in self._rows(s)})
         float32, offered = self._timed()
         if not any(offered.values()):
             return found
@@ -166,7 +171,7 @@ class Search:
         return {"search": self._samples.calibration[:SEARCHED], "held back": self._samples.held_back}
 
     def _run(self, assignment: Assignment, sample: Mapping[str, object]) -> dict[str, object]:
-        return self._simulation.outputs_of(sample, assignment, self._found.quantities)
+        return self._simulation.outputs_of(sample, assignment, self._quantities)
 
     def _step(self, total: int) -> None:
         self._done += 1
@@ -193,7 +198,7 @@ class Search:
             spent[candidate] = spent[FLOAT32] * ratio
 
     def _model(self, assignment: Assignment) -> ir.Model:
-        return quantized(self._plain, self._sites, assignment, self._found.quantities)
+        return quantized(self._plain, self._sites, assignment, self._quantities)
 
     def _noise(self, assignment: Assignment) -> tuple[float, float]:
         """Noise and error of an assignment on the samples of the search."""
@@ -228,13 +233,53 @@ class Search:
         return chosen
 
     def _measure_noise(self, offered: Mapping[str, Sequence[Candidate]]) -> None:
-        noise, alone = {}, {}
+        noise: dict[tuple[str, str], float] = {}
+        alone: dict[tuple[str, str], float] = {}
+        in_turn = set()
+        kept = self._inputs(offered)
         for site in self._sites:
             for row in offered[site.name]:
                 key = site.name, row.name
                 noise[key], alone[key] = self._noise({site.name: row.name})
+                if site.name not in kept:
+                    continue
+                begun = self._weights[key]
+                self._weights[key] = self._updated(site, row, kept[site.name])
+                found = self._noise({site.name: row.name})
+                if found[0] < noise[key]:
+                    noise[key], alone[key] = found
+                    in_turn.add(key)
+                else:
+                    self._weights[key] = begun
             self._step(len(self._levels) + len(self._sites))
-        self._found.noise, self._found.alone = noise, alone
+        self._found.noise, self._found.alone, self._found.in_turn = noise, alone, frozenset(in_turn)
+
+    def _inputs(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, list[Array]]:
+        """Some inputs of each site that may be rounded by second order, from the calibration."""
+        samples = self._samples.calibration[:OBSERVED]
+        rows = {s: second_order.kept_rows(s) // len(samples) for s in self._sites if offered[s.name]}
+        found: dict[str, list[Array]] = {s.name: [] for s, count in rows.items() if count}
+
+        def keep(name: str, x: Array) -> None:
+            for site, count in rows.items():
+                if site.activation == name and count:
+                    own = found[site.name]
+                    own.append(second_order.inputs(site, x, count, len(own)))
+
+        self._simulation.observe(samples, keep)
+        return found
+
+    def _updated(self, site: Site, row: Candidate, inputs: Sequence[Array]) -> Rounded:
+        """Weights rounded by second order on inputs as the product reads them."""
+        x = np.concatenate(list(inputs), axis=1)
+        read = self._levels[site.activation].rounded(x) if row.activation == "static" else x
+        return second_order.updated(site, row, self._weights[site.name, row.name], x, read)
+
+    def _observed(self) -> dict[str, Observed]:
+        """What the activations of sites are on the samples of the calibration."""
+        found = {site.activation: Observed() for site in self._sites}
+        self._simulation.observe(self._samples.calibration, lambda name, x: found[name].add(x))
+        return found
 
     def _point(self, assignment: Assignment, gap: float = 0.0) -> Point:
         """The point of an assignment, at the seconds of sites as they are known by now."""

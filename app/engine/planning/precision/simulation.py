@@ -7,7 +7,7 @@ steps of 8 bits where that decides a tie. onnxruntime runs without optimizations
 8 bits and saturate on CPUs without VNNI.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.planning.precision.candidates import BY_NAME
-from app.engine.planning.precision.qdq import Assignment, Quantities
-from app.engine.planning.precision.ranges import Levels, Observed
+from app.engine.planning.precision.qdq import Assignment, Quantities, shift_shape
+from app.engine.planning.precision.ranges import Levels
 from app.engine.planning.precision.sites import Site, activations
 from app.engine.planning.precision.weights import restored
 from app.engine.report.onnx import export
@@ -26,6 +26,8 @@ from app.engine.types.errors import GraphError
 
 Array = np.ndarray[Any, Any]
 Sample = Mapping[str, object]
+
+Visit = Callable[[str, Array], object]
 
 OFF = Levels(1.0, 0)
 
@@ -45,12 +47,12 @@ class Simulation:
         self.outputs = tuple(v.name or "" for v in plain.graph.outputs)
         self.runs = 0
 
-    def observe(self, samples: Sequence[Sample]) -> dict[str, Observed]:
-        """What the activations of the sites are on samples, in float32."""
+    def observe(self, samples: Sequence[Sample], visit: Visit) -> None:
+        """Compute samples in float32; `visit` is called with name and array of each activation of sites."""
         model = self._plain.clone()
         values = {v.name: v for v in graph.values(model.graph)}
-        found = {name: Observed() for name in activations(self._sites)}
-        for name in found:
+        names = activations(self._sites)
+        for name in names:
             if not values[name].is_graph_output() and not values[name].is_graph_input():
                 model.graph.outputs.append(values[name])
         path = self._folder / "observed.onnx"
@@ -58,10 +60,9 @@ class Simulation:
         run = self._session(path)
         for sample in samples:
             made = {**sample, **run(sample)}
-            for name, seen in found.items():
-                seen.add(np.asarray(made[name]))
+            for name in names:
+                visit(name, np.asarray(made[name]))
         path.unlink()
-        return found
 
     def outputs_of(self, sample: Sample, assignment: Assignment, given: Quantities) -> dict[str, object]:
         """The outputs on a sample, sites computed as assigned."""
@@ -77,6 +78,9 @@ class Simulation:
             array = site.array if row is None else restored(site, given.weights[site.name, row.name])
             fed[_weight(site)] = np.ascontiguousarray(array)
             kind = "float32" if row is None else row.activation
+            shift = None if row is None else given.weights[site.name, row.name].shift
+            shift = np.zeros(site.channels, np.float32) if shift is None else shift
+            fed[f"{site.name}#shift"] = np.ascontiguousarray(shift.reshape(shift_shape(site)))
             fed[_own(site)] = np.array(kind != "float32")
             fed[_drawn(site)] = np.array(kind == "dynamic")
             if row is not None and row.activation == "static" and not row.beside:
@@ -156,9 +160,26 @@ def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
         switch = _switch(x, fed(_own(site), None, ir.DataType.BOOL), [own], f"{site.name}#")
         main.insert_before(node, switch)
         node.replace_input_with(0, switch.outputs[0])
+        _shifted(main, node, fed(f"{site.name}#shift", None, ir.DataType.FLOAT), site)
     for name in [n for n, v in main.initializers.items() if not v.uses() and not v.is_graph_output()]:
         del main.initializers[name]
     return model
+
+
+def _shifted(main: ir.Graph, node: ir.Node, shift: ir.Value, site: Site) -> None:
+    """Add a number to each output channel of a product; outputs of the graph keep their names."""
+    (y,) = node.outputs
+    shift.shape = ir.Shape((site.channels, *shift_shape(site)[1:]))
+    uses = [(use.node, use.idx) for use in y.uses()]
+    total = ir.Node("", "Add", [y, shift], name=f"{site.name}#total")
+    (moved,) = total.outputs
+    moved.shape, moved.type, moved.name = y.shape, y.type, f"{site.name}#moved"
+    main.insert_after(node, total)
+    for reader, index in uses:
+        reader.replace_input_with(index, moved)
+    if y.is_graph_output():
+        main.outputs[list(main.outputs).index(y)] = moved
+        y.name, moved.name = f"{site.name}#plain", y.name
 
 
 def _switch(x: ir.Value, on: ir.Value, rounding: list[ir.Node], name: str) -> ir.Node:

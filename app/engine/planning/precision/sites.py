@@ -13,6 +13,16 @@ from app.engine.planning.precision.candidates import PRODUCTS, Candidate
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Places of the inputs of a convolution; pads as ONNX orders them."""
+
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    groups: int = 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
     """A Conv, MatMul or Gemm of the main graph.
@@ -25,6 +35,7 @@ class Site:
         array: the weights, float32.
         axis: of output channels in the weights.
         shared: whether the activation has readers that are no sites, or is an output of the graph.
+        taps: where inputs of a convolution lie; None where its padding follows from the shapes.
     """
 
     name: str
@@ -34,11 +45,17 @@ class Site:
     array: Array
     axis: int
     shared: bool
+    taps: Taps | None = None
 
     @property
     def channels(self) -> int:
         """Number of output channels."""
         return int(self.array.shape[self.axis])
+
+    @property
+    def reduction(self) -> int:
+        """Number of inputs of an output channel."""
+        return self.array.size // self.channels
 
     def rejection(self, row: Candidate) -> str | None:
         """Reason why a precision does not apply, or None."""
@@ -100,9 +117,34 @@ def rejection(node: ir.Node) -> str | None:
 def _site(node: ir.Node, members: set[ir.Node]) -> Site:
     x, w = graph.operand(node, 0), graph.operand(node, 1)
     first = node.op_type == "Conv" or bool(graph.attribute(node, "transB", 0))
-    array = graph.array(w)
     shared = x.is_graph_output() or any(use.node not in members for use in x.uses())
-    return Site(node.name or "", node.op_type, x.name or "", w.name or "", array, 0 if first else 1, shared)
+    return Site(
+        node.name or "",
+        node.op_type,
+        x.name or "",
+        w.name or "",
+        graph.array(w),
+        0 if first else 1,
+        shared,
+        _taps(node, graph.array(w).ndim - 2),
+    )
+
+
+def _taps(node: ir.Node, spatial: int) -> Taps | None:
+    if node.op_type != "Conv":
+        return Taps()
+    if graph.attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+
+    def along(name: str, count: int, default: int) -> tuple[int, ...]:
+        return tuple(graph.attribute(node, name, (default,) * count))
+
+    return Taps(
+        along("strides", spatial, 1),
+        along("dilations", spatial, 1),
+        along("pads", 2 * spatial, 0),
+        int(graph.attribute(node, "group", 1)),
+    )
 
 
 def activations(found: Sequence[Site]) -> tuple[str, ...]:

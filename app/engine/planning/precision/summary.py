@@ -99,9 +99,14 @@ def _node(site: Site, found: Found, budget: Budget) -> Json:
         "saved": None if base is None else base - seconds[chosen],
         "weight_bytes": nbytes,
         "levels": found.rules.get(site.activation),
+        "weights": None if taken is None else _rounding(site, chosen, found),
         "reason": _why_not_lower(site, chosen, found, budget),
         "alternatives": options,
     }
+
+
+def _rounding(site: Site, chosen: str, found: Found) -> str:
+    return "second order" if (site.name, chosen) in found.in_turn else "least squares"
 
 
 def _option(site: Site, name: str, found: Found) -> Json:

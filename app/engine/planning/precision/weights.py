@@ -21,10 +21,12 @@ class Rounded:
     Attributes:
         integers: int8, in the shape of the weights.
         scales: float32; [channels], or one for each block of the reduction in the place of the block.
+        shift: float32[channels] that is added to the product, against what its rounding moves it on average.
     """
 
     integers: Array
     scales: Array
+    shift: Array | None = None
 
 
 def rounded(site: Site, row: Candidate) -> Rounded:

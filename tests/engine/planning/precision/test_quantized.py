@@ -1,5 +1,6 @@
 """Quantized models and the simulation of them: two computations of the same, in onnxruntime and by formulas."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,18 @@ def prepared(name: str, folder: Path):
     model = models.plain(name, folder)
     found = sites(model)
     simulation = Simulation(model, found, folder, 1)
-    seen = simulation.observe(models.inputs(name, 3))
+    seen = {site.activation: ranges.Observed() for site in found}
+    simulation.observe(models.inputs(name, 3), lambda name, x: seen[name].add(x))
     levels = {k: ranges.min_max(v) for k, v in seen.items()}
-    weights = {(s.name, r.name): rounded(s, r) for s in found for r in CANDIDATES if s.rejection(r) is None}
+    random = np.random.default_rng(2)
+    weights = {
+        (s.name, r.name): replace(
+            rounded(s, r), shift=random.standard_normal(s.channels).astype(np.float32) / 9
+        )
+        for s in found
+        for r in CANDIDATES
+        if s.rejection(r) is None
+    }
     return model, found, simulation, Quantities(levels, weights)
 
 
@@ -70,6 +80,7 @@ def test_one_product_in_8_bits_is_what_the_definition_says(tmp_path: Path) -> No
     exact = (q.astype(np.int64) @ weights.integers.astype(np.int64)) * (
         np.float64(levels.scale) * weights.scales
     )
+    exact += np.asarray(weights.shift)
     assert np.abs(np.asarray(y) - exact).max() <= 1e-5 * np.abs(exact).max()
 
 

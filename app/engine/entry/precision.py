@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from app.engine.core import graph
 from app.engine.core.pipeline import Progress
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
@@ -76,7 +77,7 @@ def budgeted(
         options,
         bindings,
         load_registry(),
-        before_rewrites=lambda model: plain.append(model.clone()),
+        before_rewrites=lambda model: plain.append(graph.copied(model)),
     )
     given = samples(compilation, bindings, options.seed)
     (model,) = plain

@@ -104,6 +104,18 @@ def test_the_program_computes_what_the_file_does_in_onnxruntime(
     executor.close()
 
 
+@pytest.mark.usefixtures("faster")
+def test_inputs_that_are_bound_stay_in_the_signature(compiler: Compiler, tmp_path: Path) -> None:
+    text = """g (float[4,64] x, float s) => (float[4,64] y) { a = MatMul(x, w) b = Mul(a, s) y = Relu(b) }"""
+    weights = {"w": models.drawn(np.random.default_rng(0), (64, 64))}
+    path = models.saved(f"{models.HEAD} {text}", tmp_path, weights)
+    options = Options(error_budget=0.1, benchmark_seconds=0.0, backends=OWN)
+    bindings = Bindings(values={"s": 2.0})
+    summary = optimize(path, host(), options, bindings, tmp_path, kernels=compiler.cache)
+    assert summary["precision_choice"]["chosen"]
+    assert [v.name for v in load(tmp_path / "quantized.onnx").model.graph.inputs] == ["x", "s"]
+
+
 def test_where_float32_is_fastest_it_stays(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.rewriter import constant, sole_reader
+from app.engine.model import naming
 from app.engine.planning.precision.candidates import BY_NAME, Candidate
 from app.engine.planning.precision.ranges import Levels
 from app.engine.planning.precision.sites import Site
@@ -38,7 +39,7 @@ def quantized(
     plain: ir.Model, sites: tuple[Site, ...], assignment: Assignment, given: Quantities
 ) -> ir.Model:
     """A copy of a model with its sites in the assigned precisions; the model stays as it is."""
-    model = plain.clone()
+    model = graph.copied(plain)
     made = _Made(model.graph)
     nodes = {node.name: node for node in model.graph}
     chosen = [(site, BY_NAME[assignment[site.name]]) for site in sites if site.name in assignment]
@@ -136,8 +137,8 @@ class _Made:
 
     def __init__(self, owner: ir.Graph) -> None:
         self._owner = owner
-        self._names = {v.name for v in graph.values(owner)} | set(owner.initializers)
-        self._names |= {node.name for node in owner.all_nodes()}
+        self._names = {v.name or "" for v in graph.values(owner)}
+        self._names |= {node.name or "" for node in owner.all_nodes()}
 
     def __call__(
         self,
@@ -150,9 +151,11 @@ class _Made:
         before: ir.Node | None = None,
     ) -> tuple[ir.Value, ...]:
         """Outputs of a new node, which stands before another or behind the writer of its first input."""
-        node = ir.Node("", op, inputs, attributes or [], num_outputs=count, name=self._free(name))
+        node = ir.Node(
+            "", op, inputs, attributes or [], num_outputs=count, name=naming.free(name, self._names)
+        )
         for index, value in enumerate(node.outputs):
-            value.name = self._free(f"{name}.{op}" + (f".{index}" if index else ""))
+            value.name = naming.free(f"{name}.{op}" + (f".{index}" if index else ""), self._names)
         first = inputs[0]
         producer = None if first is None else first.producer()
         if before is not None:
@@ -165,7 +168,7 @@ class _Made:
 
     def constant(self, array: Array, name: str) -> ir.Value:
         """A new initializer."""
-        value = constant(array, self._free(name))
+        value = constant(array, naming.free(name, self._names))
         self._owner.register_initializer(value)
         return value
 
@@ -182,7 +185,7 @@ class _Made:
     def weights(self, node: ir.Node, site: Site, row: Candidate, rounded: Rounded) -> ir.Value:
         """Weights of a site, dequantized."""
         kind = ir.DataType.INT4 if row.bits == 4 else ir.DataType.INT8
-        name = self._free(f"{site.weight}.{row.name}")
+        name = naming.free(f"{site.weight}.{row.name}", self._names)
         integers = rounded.integers
         if row.bits == 4:
             integers = integers.astype(kind.numpy())
@@ -203,7 +206,7 @@ class _Made:
         if old.is_graph_output():
             outputs = self._owner.outputs
             outputs[list(outputs).index(old)] = new
-            old.name, new.name = self._free(f"{old.name}.plain"), old.name
+            old.name, new.name = naming.free(f"{old.name}.plain", self._names), old.name
 
     def stand_in(self, node: ir.Node, old: ir.Value, new: ir.Value) -> None:
         """Put a new value in the place of a node's output, under its name; the node is removed."""
@@ -214,11 +217,3 @@ class _Made:
             node.replace_input_with(index, None)
         self._owner.remove(node)
         old.name, new.name = None, name
-
-    def _free(self, name: str) -> str:
-        found, count = name, 0
-        while found in self._names:
-            count += 1
-            found = f"{name}.{count}"
-        self._names.add(found)
-        return found

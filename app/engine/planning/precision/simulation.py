@@ -49,7 +49,7 @@ class Simulation:
 
     def observe(self, samples: Sequence[Sample], visit: Visit) -> None:
         """Compute samples in float32; `visit` is called with name and array of each activation of sites."""
-        model = self._plain.clone()
+        model = graph.copied(self._plain)
         values = {v.name: v for v in graph.values(model.graph)}
         names = activations(self._sites)
         for name in names:
@@ -118,7 +118,7 @@ def _drawn(site: Site) -> str:
 
 def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
     """A copy of the graph with switches before the sites, and their weights as inputs."""
-    model = plain.clone()
+    model = graph.copied(plain)
     main = model.graph
     nodes = {node.name: node for node in main}
     values = {v.name: v for v in graph.values(main)}

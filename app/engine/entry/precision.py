@@ -17,7 +17,7 @@ from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.expansion import expanded
 from app.engine.planning.precision import seconds, sites
-from app.engine.planning.precision.candidates import offered
+from app.engine.planning.precision.candidates import offered, saturates
 from app.engine.planning.precision.samples import Sample, Samples, samples
 from app.engine.planning.precision.search import Budget, Found, Machine, Search
 from app.engine.planning.precision.simulation import Simulation
@@ -102,6 +102,7 @@ def budgeted(
 def _machine(planner: "_Planner", progress: Progress) -> Machine:
     return Machine(
         offered(planner.target),
+        saturates(planner.target),
         planner.plan,
         planner.seconds,
         planner.outputs,

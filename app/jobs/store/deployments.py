@@ -20,7 +20,7 @@ from app.jobs.store import job_repository, model_repository
 from app.jobs.store.auth_context import current, visible
 from app.jobs.store.blobs import BlobStore
 from app.jobs.store.database import deployment_files, deployments
-from app.jobs.worker.child_request import target_of
+from app.jobs.worker.child_request import QUANTIZED, target_of
 
 Row = sa.RowMapping
 # How a deployment is served where nothing else is said: one inference at a time.
@@ -82,11 +82,19 @@ def create(
             created=time.time(),
         )
     )
-    files = job_repository.model_paths(connection, job["model_id"])
+    files = _files(connection, job)
     rows = [{"deployment_id": identifier, "name": place, "sha256": sha256} for place, sha256 in files.items()]
     connection.execute(deployment_files.insert(), rows)
     BlobStore.settle(connection, files.values())
     return _versions(connection, name)[version], True
+
+
+def _files(connection: sa.Connection, job: Row) -> dict[str, str]:
+    """Hashes of what a job planned by name: its model, or what an error budget made of it."""
+    made = {file["name"]: file["sha256"] for file in job_repository.files(connection, job["id"], "artifact")}
+    if QUANTIZED in made:
+        return {"": made[QUANTIZED]}
+    return dict(job_repository.model_paths(connection, job["model_id"]))
 
 
 def serving_of(row: Row) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from app.engine.types.target import Memory, Target
 
 Kind = Literal["optimize", "validate", "inspect", "operator", "derive"]
 
+QUANTIZED = "quantized.onnx"  # the model that a job with an error budget planned
 # The files that an optimization may leave in its folder; any other name is ignored.
 ARTIFACTS: Mapping[str, str] = {
     "optimized.onnx": "application/octet-stream",
@@ -30,7 +31,7 @@ ARTIFACTS: Mapping[str, str] = {
     "graph.json": "application/json",
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",
-    "quantized.onnx": "application/octet-stream",
+    QUANTIZED: "application/octet-stream",
     "precision.json": "application/json",
     "library.tar.gz": "application/gzip",
     "module.whl": "application/zip",

@@ -61,7 +61,11 @@ CANDIDATES: tuple[Candidate, ...] = (
 BY_NAME: Mapping[str, Candidate] = {row.name: row for row in CANDIDATES}
 
 
+def saturates(target: Target) -> bool:
+    """True for x86 without VNNI: other runtimes add pairs of products of uint8 and int8 in 16 bits there."""
+    return target.device == "cpu" and "avx2" in target.isa and not VNNI & set(target.isa)
+
+
 def offered(target: Target) -> tuple[Candidate, ...]:
     """Candidates for a target: weights of 7 bits help only where pairs of products are added in 16 bits."""
-    exact = bool(VNNI & set(target.isa)) or target.device != "cpu"
-    return tuple(row for row in CANDIDATES if not (exact and row.bits == NARROW_BITS))
+    return tuple(row for row in CANDIDATES if row.bits != NARROW_BITS or saturates(target))

@@ -24,15 +24,24 @@ Array = np.ndarray[Any, Any]
 
 # What quantization commutes with exactly: it only moves elements, or picks the largest.
 MOVES = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "MaxPool", "Concat")
+ZERO = 128  # zero point of weights that are written unsigned
 Assignment: TypeAlias = Mapping[str, str]  # names of candidates by site; a site that is absent is float32
 
 
 @dataclass(frozen=True, slots=True)
 class Quantities:
-    """Numbers that a quantized graph holds: levels by activation, rounded weights by (site, candidate)."""
+    """Numbers that a quantized graph holds.
+
+    Attributes:
+        levels: by activation.
+        weights: rounded, by (site, candidate).
+        unsigned: whether weights of 8 bits are written as uint8 with zero point 128: the same numbers, for
+            runtimes that saturate products of uint8 and int8, see `candidates.saturates`.
+    """
 
     levels: Mapping[str, Levels]
     weights: Mapping[tuple[str, str], Rounded]
+    unsigned: bool = False
 
 
 def quantized(
@@ -40,7 +49,7 @@ def quantized(
 ) -> ir.Model:
     """A copy of a model with its sites in the assigned precisions; the model stays as it is."""
     model = graph.copied(plain)
-    made = _Made(model.graph)
+    made = _Made(model.graph, given.unsigned)
     nodes = {node.name: node for node in model.graph}
     chosen = [(site, BY_NAME[assignment[site.name]]) for site in sites if site.name in assignment]
     shared = {s.activation for s, row in chosen if row.activation == "static" and not row.beside}
@@ -116,11 +125,12 @@ def _dynamic(made: "_Made", node: ir.Node, site: Site, rounded: Rounded) -> None
     """
     x, y = graph.operand(node, 0), node.outputs[0]
     integers = np.ascontiguousarray(rounded.integers.T) if site.axis == 0 else rounded.integers
-    weights = made.constant(integers, f"{site.weight}.integers")
+    weights = made.integers(integers, site, 8)
+    origin = [made.constant(np.array(ZERO, np.uint8), f"{site.weight}.zero")] if made.unsigned else []
     scales = made.constant(rounded.scales, f"{site.weight}.scales")
     to_float = [ir.AttrInt64("to", int(ir.DataType.FLOAT))]
     q, scale, zero = made("DynamicQuantizeLinear", [x], site.name, count=3, before=node)
-    (sums,) = made("MatMulInteger", [q, weights, zero], site.name, before=node)
+    (sums,) = made("MatMulInteger", [q, weights, zero, *origin], site.name, before=node)
     (real,) = made("Cast", [sums], site.name, to_float, before=node)
     (factor,) = made("Mul", [scale, scales], site.name, before=node)
     (scaled,) = made("Mul", [real, factor], site.name, before=node)
@@ -135,8 +145,8 @@ def _dynamic(made: "_Made", node: ir.Node, site: Site, rounded: Rounded) -> None
 class _Made:
     """New nodes and constants of a graph, under names that are free."""
 
-    def __init__(self, owner: ir.Graph) -> None:
-        self._owner = owner
+    def __init__(self, owner: ir.Graph, unsigned: bool) -> None:
+        self._owner, self.unsigned = owner, unsigned
         self._names = {v.name or "" for v in graph.values(owner)}
         self._names |= {node.name or "" for node in owner.all_nodes()}
 
@@ -182,21 +192,30 @@ class _Made:
         real.shape, real.type = x.shape, x.type
         return real
 
+    def integers(self, array: Array, site: Site, bits: int) -> ir.Value:
+        """Integers of weights in the type that they are written in."""
+        if bits == 4:
+            kind, array = ir.DataType.INT4, array.astype(ir.DataType.INT4.numpy())
+        elif self.unsigned:
+            kind, array = ir.DataType.UINT8, (array.astype(np.int16) + ZERO).astype(np.uint8)
+        else:
+            kind = ir.DataType.INT8
+        value = constant(array, naming.free(f"{site.weight}.integers", self._names), kind)
+        self._owner.register_initializer(value)
+        return value
+
     def weights(self, node: ir.Node, site: Site, row: Candidate, rounded: Rounded) -> ir.Value:
         """Weights of a site, dequantized."""
-        kind = ir.DataType.INT4 if row.bits == 4 else ir.DataType.INT8
-        name = naming.free(f"{site.weight}.{row.name}", self._names)
-        integers = rounded.integers
-        if row.bits == 4:
-            integers = integers.astype(kind.numpy())
-        q = constant(integers, name, kind)
-        self._owner.register_initializer(q)
-        scales = self.constant(rounded.scales, f"{site.weight}.scales")
+        inputs: list[ir.Value | None] = [self.integers(rounded.integers, site, row.bits)]
+        inputs.append(self.constant(rounded.scales, f"{site.weight}.scales"))
+        if self.unsigned and row.bits != 4:
+            zeros = np.full(rounded.scales.shape, ZERO, np.uint8)
+            inputs.append(self.constant(zeros, f"{site.weight}.zeros"))
         attributes = [ir.AttrInt64("axis", 1 - site.axis if row.block else site.axis)]
         if row.block:
             attributes.append(ir.AttrInt64("block_size", row.block))
-        (real,) = self("DequantizeLinear", [q, scales], f"{site.weight}.dq", attributes, before=node)
-        real.shape, real.type = ir.Shape(integers.shape), ir.TensorType(ir.DataType.FLOAT)
+        (real,) = self("DequantizeLinear", inputs, f"{site.weight}.dq", attributes, before=node)
+        real.shape, real.type = ir.Shape(rounded.integers.shape), ir.TensorType(ir.DataType.FLOAT)
         return real
 
     def take_over(self, old: ir.Value, new: ir.Value, readers: Sequence[tuple[ir.Node, int]]) -> None:

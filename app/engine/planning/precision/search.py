@@ -53,6 +53,7 @@ class Machine:
     """Candidates for a machine, and how programs for it are made, run and timed."""
 
     candidates: Sequence[Candidate]
+    unsigned: bool  # see Quantities
     plan: Plan
     seconds: Seconds
     outputs: Outputs
@@ -139,7 +140,7 @@ class Search:
         self._samples, self._simulation, self._machine = samples, simulation, machine
         self._levels: dict[str, Levels] = {}
         self._weights: dict[tuple[str, str], Rounded] = {}
-        self._quantities = Quantities(self._levels, self._weights)
+        self._quantities = Quantities(self._levels, self._weights, machine.unsigned)
         self._found = Found(sites)
         self._exact = {k: [self._run({}, s) for s in part] for k, part in self._parts().items()}
         self._errors: dict[tuple[tuple[str, str], ...], float] = {}

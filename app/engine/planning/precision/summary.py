@@ -114,6 +114,8 @@ def _option(site: Site, name: str, found: Found) -> Json:
     spent = found.seconds.get(site.name, {})
     error = found.alone.get((site.name, name))
     rejection = site.rejection(BY_NAME[name])
+    if rejection is None and spent and name not in spent:
+        rejection = f"{name} gains nothing on this target, which multiplies 8 bits exactly"
     if rejection is None and error is None and name in spent:
         than = "float32" if spent[name] >= GAIN * spent[FLOAT32] else "a more exact precision"
         rejection = (

@@ -8,15 +8,24 @@ import onnx_ir as ir
 import pytest
 
 from app.engine.core import graph
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
 from app.engine.planning.precision import ranges
-from app.engine.planning.precision.candidates import BY_NAME, CANDIDATES
+from app.engine.planning.precision.candidates import BY_NAME, CANDIDATES, offered, saturates
 from app.engine.planning.precision.qdq import Quantities, quantized
 from app.engine.planning.precision.simulation import Simulation
 from app.engine.planning.precision.sites import rejected, sites
 from app.engine.planning.precision.weights import rounded
 from app.engine.report.onnx import export
 from app.engine.runtime.oracle import runtime
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import find, host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.planning.precision import models
+from tests.harness import OWN
+
+OPTIONS = Options(backends=OWN)
 
 
 def prepared(name: str, folder: Path):
@@ -39,13 +48,23 @@ def prepared(name: str, folder: Path):
     return model, found, simulation, Quantities(levels, weights)
 
 
-@pytest.mark.parametrize("row", [row.name for row in CANDIDATES])
-@pytest.mark.parametrize("name", models.TEXTS)
-def test_the_quantized_model_computes_what_was_simulated(name: str, row: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unsigned", [False, True], ids=["signed", "unsigned"])
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        (name, row.name)
+        for name in models.TEXTS
+        for row in CANDIDATES
+        if "Gemm" in row.ops and (name == "mlp" or row.block < 64)  # the head of the other has 32 inputs
+    ],
+)
+def test_the_quantized_model_computes_what_was_simulated(
+    name: str, row: str, unsigned: bool, tmp_path: Path
+) -> None:
     model, found, simulation, given = prepared(name, tmp_path)
+    given = replace(given, unsigned=unsigned)
     assignment = {s.name: row for s in found if s.rejection(BY_NAME[row]) is None}
-    if not assignment:
-        pytest.skip("no product of this model takes it")
+    assert assignment
     export(quantized(model, found, assignment, given), tmp_path / "quantized.onnx")
     run = runtime(tmp_path / "quantized.onnx", threads=1, optimized=False)
     for sample in models.inputs(name, 3, seed=9):
@@ -54,6 +73,36 @@ def test_the_quantized_model_computes_what_was_simulated(name: str, row: str, tm
         scale = np.abs(np.asarray(exact)).max()
         assert np.abs(np.asarray(y) - np.asarray(expected)).max() <= 2e-3 * scale
         assert np.abs(np.asarray(y) - np.asarray(exact)).max() > 1e-6 * scale  # it rounds
+
+
+@pytest.mark.parametrize("row", ["int8", "int8-dynamic", "w8-block32"])
+@pytest.mark.parametrize("name", models.TEXTS)
+def test_unsigned_weights_are_the_same_numbers_here(
+    name: str, row: str, compiler: Compiler, tmp_path: Path
+) -> None:
+    model, found, _, given = prepared(name, tmp_path)
+    assignment = {s.name: row for s in found if s.rejection(BY_NAME[row]) is None}
+    (sample,) = models.inputs(name, 1)
+    outputs = []
+    for unsigned in (False, True):
+        path = tmp_path / f"{unsigned}.onnx"
+        export(quantized(model, found, assignment, replace(given, unsigned=unsigned)), path)
+        kinds = {v.dtype for v in ir.load(path).graph.initializers.values() if v.const_value.size > 9}  # type: ignore[union-attr]  # initializers
+        assert (ir.DataType.INT8 in kinds) is not unsigned
+        compilation = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+        executor = session.bound(session.planned(compilation, OPTIONS), compiler)
+        outputs.append(np.asarray(*executor.run(sample).values()))
+        executor.close()
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=2e-3 * np.abs(outputs[0]).max())
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("cpu-avx2", True), ("cpu-avx512", True), ("cpu-avx512-bf16", False), ("cpu-neon-dotprod", False)],
+)
+def test_weights_of_7_bits_and_unsigned_ones_are_for_x86_without_vnni(target: str, expected: bool) -> None:
+    assert saturates(find(target)) is expected
+    assert ("int8-7bit-weights" in {row.name for row in offered(find(target))}) is expected
 
 
 def test_without_an_assignment_the_simulation_is_the_model(tmp_path: Path) -> None:

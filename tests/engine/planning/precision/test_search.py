@@ -43,7 +43,9 @@ class Pretended:
     moved: float = 0.0
 
     def machine(self) -> Machine:
-        return Machine(ROWS, self.plan, self.seconds, self.outputs, self.race, lambda _done, _total: None)
+        return Machine(
+            ROWS, False, self.plan, self.seconds, self.outputs, self.race, lambda _done, _total: None
+        )
 
     def plan(self, model: ir.Model) -> Program:
         return model  # type: ignore[return-value]  # what stands for a program here

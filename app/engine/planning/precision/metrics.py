@@ -68,16 +68,17 @@ def _error(metric: ErrorMetric, a: Array, b: Array) -> float:
 
 
 def noise(expected: Outputs, found: Outputs) -> float:
-    """Largest share, over float outputs, of an output's power that the difference has.
+    """Largest share, over outputs, of an output's power that the difference has.
 
-    ||found - expected||^2 / ||expected||^2: of independent roundings it adds.
+    ||found - expected||^2 / ||expected||^2: of independent roundings it adds. Of outputs that are no floats it
+    is the share of elements that differ.
     """
     return max((_noise(np.asarray(a), np.asarray(found[k])) for k, a in expected.items()), default=0.0)
 
 
 def _noise(a: Array, b: Array) -> float:
     if a.dtype.kind != "f":
-        return 0.0
+        return _error("top1", a, b)
     wide, moved = a.astype(np.float64), b.astype(np.float64)
     held = np.isfinite(wide)
     if not np.array_equal(held, np.isfinite(moved)):

@@ -201,9 +201,9 @@ class Search:
     def _model(self, assignment: Assignment) -> ir.Model:
         return quantized(self._plain, self._sites, assignment, self._quantities)
 
-    def _noise(self, assignment: Assignment) -> tuple[float, float]:
-        """Noise and error of an assignment on the samples of the search."""
-        samples, exact = self._parts()["search"], self._exact["search"]
+    def _noise(self, assignment: Assignment, most: int = SEARCHED) -> tuple[float, float]:
+        """Noise and error of an assignment on the first samples of the search."""
+        samples, exact = self._parts()["search"][:most], self._exact["search"][:most]
         made = [self._run(assignment, sample) for sample in samples]
         noises = [metrics.noise(a, b) for a, b in zip(exact, made, strict=True)]
         return max(noises), metrics.worst(self._budget.metric, exact, made)
@@ -225,7 +225,7 @@ class Search:
                 tried.setdefault(levels_of(observed[name]), rule)
             for levels, rule in tried.items():
                 self._levels[name] = levels
-                noise = self._noise(assignment)[0] if len(tried) > 1 else 0.0
+                noise = self._noise(assignment, most=1)[0] if len(tried) > 1 else 0.0
                 if best is None or noise < best[0]:
                     best = noise, rule, levels
             if best is not None:

@@ -197,3 +197,4 @@ def test_metrics_by_hand() -> None:
     assert metrics.noise(a, b) == pytest.approx((1 + 2.25) / 30)
     assert metrics.error("max", a, {"y": np.full((2, 2), np.nan, np.float32)}) == math.inf
     assert metrics.error("max", {"i": np.array([1, 2])}, {"i": np.array([1, 3])}) == 0.5
+    assert metrics.noise({"i": np.array([1, 2])}, {"i": np.array([1, 3])}) == 0.5

@@ -70,8 +70,8 @@ def _error(metric: ErrorMetric, a: Array, b: Array) -> float:
 def noise(expected: Outputs, found: Outputs) -> float:
     """Largest share, over outputs, of an output's power that the difference has.
 
-    ||found - expected||^2 / ||expected||^2: of independent roundings it adds. Of outputs that are no floats it
-    is the share of elements that differ.
+    ||found - expected||^2 / ||expected||^2: of independent roundings it adds. Of outputs that are no floats
+    it is the share of elements that differ.
     """
     return max((_noise(np.asarray(a), np.asarray(found[k])) for k, a in expected.items()), default=0.0)
 

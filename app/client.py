@@ -180,11 +180,7 @@ class Client:
         return sha256
 
     def upload(
-        self,
-        path: Path | str,
-        external: Mapping[str, Path | str] | None = None,
-        *,
-        name: str | None = None,
+        self, path: Path | str, external: Mapping[str, Path | str] | None = None, *, name: str | None = None
     ) -> Model:
         """Upload a model; `external` gives files of external data by the location that the graph names.
 
@@ -409,9 +405,13 @@ class Client:
         return self._send("GET", f"/v1/jobs/{job_id}/artifacts/{name}").content
 
     def deploy(self, job_id: str, name: str, *, version: int | None = None, **serving: Any) -> Deployment:
-        """Let a result answer under a name; `serving` is `instances`, `batch_sizes` and `batch_delay_ms`."""
+        """Let a result answer under a name; `serving` are fields of `DeployRequest`."""
         body = {"name": name, "version": version, **serving}
         return _read(Deployment, self._json("POST", f"/v1/jobs/{job_id}/deploy", json=body))
+
+    def capacity(self, job_id: str, **bounds: Any) -> Json:
+        """How to deploy a result for the most requests; `bounds` are fields of `CapacityRequest`."""
+        return self._json("POST", f"/v1/jobs/{job_id}/capacity", json=bounds)
 
     def deployments(self) -> list[Deployment]:
         """All versions of all deployed models."""

@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.engine.core.registry import load as load_registry
-from app.engine.entry.precision import budgeted
 from app.engine.model.load import load
 from app.engine.planning import session
+from app.engine.planning.precision.budgeted import budgeted
 from app.engine.planning.precision.metrics import worst
 from app.engine.report.onnx import export
 from app.engine.runtime.benchmark import measure_in_turn, pinned

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.calls import Constant, Excess, KernelCall, Workspace
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext, Registry, load
 from app.engine.types.layout import to_logical, to_physical
@@ -123,6 +123,8 @@ def run_group(
             return argument
         if isinstance(argument, Constant):
             keep.append(np.ascontiguousarray(argument.array))
+        elif isinstance(argument, Excess):
+            keep.append(np.zeros(1, np.int64))
         elif isinstance(argument, Workspace):
             keep.append(_poisoned(argument.nbytes * (threads if argument.per_thread else 1)))
         else:

@@ -241,6 +241,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("values", "List the values of a model file.", graphs.add_values, graphs.values),
     Command("extract", "Write a part of a model as a model.", graphs.add_extract, graphs.extract),
     Command("compose", "Write two models as one.", graphs.add_compose, graphs.compose),
+    Command(
+        "capacity",
+        "Find how to deploy what a job made, and its throughput.",
+        deploy.add_capacity,
+        deploy.capacity,
+    ),
     Command("deploy", "Let what a job made answer inferences.", deploy.add_deploy, deploy.deploy),
     Command("peak", "Show what a shape takes before it runs.", memory.add_peak, memory.peak),
     Command("deployments", "Show what is deployed.", service.add_service, deploy.deployments),

@@ -11,6 +11,7 @@ from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Memory, Target
 
 if TYPE_CHECKING:
+    from app.engine.entry.capacity import capacity
     from app.engine.entry.derive import derive
     from app.engine.entry.explain import plan
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
@@ -24,6 +25,7 @@ __all__ = [
     "Options",
     "ServedModel",
     "Target",
+    "capacity",
     "derive",
     "inspect",
     "optimize",
@@ -36,6 +38,7 @@ __all__ = [
 PRELOAD = ("app.engine.entry.optimize", "app.engine.entry.preload")
 
 MODULES = {
+    "capacity": "capacity",
     "derive": "derive",
     "plan": "explain",
     "run_operator": "run_operator",

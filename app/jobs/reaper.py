@@ -124,7 +124,7 @@ class Reaper:
         patience = self._settings.wait_for_target_seconds
         with self._database.write() as connection:
             answered = (
-                jobs.c.kind.in_(("validate", "operator", "derive")),
+                jobs.c.kind.in_(("validate", "operator", "derive", "capacity")),
                 jobs.c.finished < now - _ANSWERED_SECONDS,
             )
             connection.execute(jobs.delete().where(*answered))

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from app.engine.planning.capacity.configuration import SWITCH_SECONDS, cores_of
 from app.jobs.worker import confinement
 from app.jobs.worker.child_request import options_of
 from app.jobs.worker.engine_protocol import ServedModel
@@ -38,7 +39,6 @@ from app.settings import Settings, use_home
 from app.telemetry import logs
 
 _READER = -1  # the thread that reads requests, among those that `RunLimit` watches
-SWITCH_SECONDS = 5e-4  # that a request waits for the thread that builds programs, each time it needs Python
 logger = logging.getLogger("stowplan.executor")
 
 
@@ -90,7 +90,7 @@ class Executor:
         self._listener = listener
         self._poll = select.poll()
         self._clients: dict[int, Client] = {}
-        cores = _cores_of(config.instances, options_of(config.options).threads)
+        cores = cores_of(config.instances, options_of(config.options).threads)
         self._queue = RunQueue(len(cores), config.batch_seconds if config.batches else 0.0)
         self._limit = RunLimit(config.infer_seconds)
         name = config.name, config.version
@@ -283,15 +283,3 @@ class Executor:
         if inference.seconds is not None:
             self._queue.watch(request, InferenceError(channel.COMPILING, 503, retry_after=5))
         request.client.send(channel.BUILDING.pack(b"B", request.id))
-
-
-def _cores_of(instances: int, threads: int) -> tuple[tuple[int, ...], ...]:
-    """Disjoint cores for as many instances of some threads; none for a single one, which goes anywhere.
-
-    Where there are fewer, instances share them.
-    """
-    if instances == 1:
-        return ((),)
-    found = sorted(os.sched_getaffinity(0), reverse=True)
-    numbered = [found[i % len(found)] for i in range(instances * threads)]
-    return tuple(tuple(numbered[i * threads : (i + 1) * threads]) for i in range(instances))

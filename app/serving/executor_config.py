@@ -22,6 +22,7 @@ class ExecutorConfig:
         bindings: fields of `Bindings`.
         kernels: folder of compiled kernels.
         weights: folder of packed weights.
+        tune: whether programs of the job's shapes may be measured, see `ServedModel`.
         instances: of each program, which run at once on cores of their own.
         batches: numbers of requests that are computed together, ascending; none where each runs alone.
         batch_seconds: that a request waits at most for others of its batch.
@@ -43,6 +44,7 @@ class ExecutorConfig:
     bindings: Mapping[str, Any]
     kernels: str
     weights: str
+    tune: bool
     instances: int
     batches: tuple[int, ...]
     batch_seconds: float

@@ -40,6 +40,7 @@ class Executors:
 
     def _spec(self, row: deployments.Row, files: dict[str, str]) -> ProcessSpec:
         settings, serving = self._settings, deployments.serving_of(row)
+        own = serving["threads"] is None  # the job's threads
         paths = {name: str(self._blobs.path(sha256).absolute()) for name, sha256 in files.items()}
         config = ExecutorConfig(
             id=row["id"],
@@ -49,10 +50,11 @@ class Executors:
             engine=settings.engine,
             model=paths.pop(""),
             external=paths,
-            options=row["request"]["options"],
+            options=row["request"]["options"] | ({} if own else {"threads": serving["threads"]}),
             bindings=row["request"]["bindings"],
             kernels=str((settings.data / "kernels").absolute()),
             weights=str((settings.data / "weights").absolute()),
+            tune=own,
             instances=serving["instances"],
             batches=tuple(serving["batch_sizes"]),
             batch_seconds=serving["batch_delay_ms"] * 1e-3,

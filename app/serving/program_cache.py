@@ -145,6 +145,7 @@ class Builder:
             kernels=Path(config.kernels),
             external={name: Path(path) for name, path in config.external.items()},
             weights=Path(config.weights),
+            tune=config.tune,
         )
 
 

@@ -60,6 +60,7 @@ def test_the_operations_are_those_of_the_contract() -> None:
         "delete /v1/jobs/{job_id}",
         "get /v1/jobs/{job_id}/events",
         "post /v1/jobs/{job_id}/deploy",
+        "post /v1/jobs/{job_id}/capacity",
         "get /v1/deployments",
         "delete /v1/deployments/{name}",
         "get /v2",

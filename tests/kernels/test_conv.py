@@ -97,6 +97,7 @@ def run(
     *,
     changing: tuple[str, ...] = ("x",),
     threads: int = 1,
+    lanes: int = 0,
     inplace: bool = False,
 ) -> Array:
     """The output of a group of nodes; the operands in `changing` are inputs, the others constant.
@@ -118,6 +119,7 @@ def run(
         {n: values[n] for n in changing},
         compiler,
         threads=threads,
+        lanes=lanes,
         alias=pairs[:1] if inplace else (),
     )
     return found
@@ -305,12 +307,17 @@ def transposed(case: tuple) -> tuple[dict[str, Array], Array, str]:
     return {"x": x, "w": w, "b": b}, expected, f"{given}, output_padding = [{', '.join(map(str, extra))}]"
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("changing", "threads", "lanes"), [("x", 1, 0), ("x", 2, 0), ("xw", 1, 0), ("xwb", 2, 0), ("xwb", 1, 8)]
+)
 @pytest.mark.parametrize("case", TRANSPOSED, ids=str)
-def test_conv_transpose_equals_its_definition(compiler: Compiler, case: tuple, threads: int) -> None:
+def test_conv_transpose_equals_its_definition(
+    compiler: Compiler, case: tuple, changing: str, threads: int, lanes: int
+) -> None:
     values, expected, given = transposed(case)
     node = f"y = ConvTranspose <{given}> (x, w, b)"
-    found = run(compiler, "conv_transpose.residues", node, values, expected.shape, threads=threads)
+    name, shape = "conv_transpose.residues", expected.shape
+    found = run(compiler, name, node, values, shape, changing=tuple(changing), threads=threads, lanes=lanes)
     close(found, expected, values["w"][:, 0].size)
 
 

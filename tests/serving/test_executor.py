@@ -43,6 +43,7 @@ def executor(folder: Path, text: str, **changes: Any) -> Iterator[BaseProcess]:
         "bindings": {"shapes": {"x": [1, 3]}},
         "kernels": str(folder),
         "weights": str(folder / "weights"),
+        "tune": True,
         "instances": 1,
         "batches": (),
         "batch_seconds": 0.0,
@@ -204,14 +205,15 @@ def test_a_request_that_waits_for_its_program_is_answered_at_its_deadline(tmp_pa
 
 def test_a_request_that_cannot_be_answered_in_time_is_refused_when_it_comes(tmp_path: Path) -> None:
     async def main() -> None:
-        async with connected(tmp_path) as client:
+        async with connected(tmp_path, WIDE) as client:
             await ask(client, 1, fake_engine.SLEEP)  # a run takes 0.2 s
-            waiting = [asyncio.create_task(ask(client, 1, fake_engine.SLEEP)) for _ in range(3)]
+            waiting = [asyncio.create_task(ask(client, 1, fake_engine.SLEEP)) for _ in range(8)]
             await asyncio.sleep(0.05)
-            reply = await ask(client, 1, seconds=0.25)
-            assert (reply.status, reply.retry_after) == (503, 1)
+            # Eight wait for about 1.5 s: longer than 1.2, which is long enough for a busy machine to refuse in.
+            reply = await ask(client, 1, seconds=1.2)
+            assert (reply.status, reply.retry_after) == (503, 2)
             assert "requests wait for the model, for about" in json.loads(reply.body)["error"]
-            assert [(await task).status for task in waiting] == [200] * 3
+            assert [(await task).status for task in waiting] == [200] * 8
 
     with executor(tmp_path, "busy"):
         asyncio.run(main())

@@ -32,6 +32,7 @@ PAGES = {
     "failed-job": ("/jobs/{failed}", "small.onnx"),
     "waiting-job": ("/jobs/{waiting}", "small.onnx"),
     "report": ("/jobs/{first}/report", "small.onnx"),
+    "capacity": ("/jobs/{first}/capacity", "Capacity of small.onnx"),
     "compare": ("/compare?model={small}", "Target against target"),
     "compare-nothing": ("/compare", "Target against target"),
     "targets": ("/targets", "Targets and workers"),
@@ -187,6 +188,29 @@ def test_free_dimensions_are_asked_for(stock: Stock, open_at: Opener) -> None:
     shape.fill("2, 4")
     page.get_by_role("button", name="Check first").click()
     expect(page.locator("#order .found")).to_contain_text("Nothing would stop it", timeout=60_000)
+    it.expect_clean()
+
+
+def test_the_capacity_of_a_deployment_is_measured_and_drawn(ended: Stock, open_at: Opener) -> None:
+    ended.ask("here", ended.ids["small"], "host", options=PREDICTED | {"choose": "first"})
+    assert ended.end("here")["state"] == "succeeded"
+    it = open_at(ended.url, f"/jobs/{ended.ids['here']}/capacity")
+    page = it.page
+    page.get_by_label("Latency, in ms").fill("500")
+    page.get_by_role("button", name="Measure").click()
+    page.wait_for_selector("#curve[data-drawn]")
+    assert int(page.locator("#curve").get_attribute("data-drawn") or 0) >= 2, "a curve, and measured loads"
+    expect(page.locator("#facts")).to_contain_text('"instances":')
+    expect(page.locator("#rows")).to_contain_text("chosen")
+    for way, (width, scheme) in WAYS.items():
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of its literals
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, way
+        assert not page.evaluate(_CONTRAST), way
+        it.shot(f"capacity-found-{way}")
+    page.get_by_label("Memory, in MiB").fill("1")
+    page.get_by_role("button", name="Measure").click()
+    expect(page.locator("#facts")).to_contain_text("none meets the bounds")
     it.expect_clean()
 
 

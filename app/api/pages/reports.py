@@ -1,4 +1,4 @@
-"""Pages of results: the report of a job, and jobs side by side."""
+"""Pages of results: the report of a job, the capacity of its deployment, and jobs side by side."""
 
 import itertools
 import json
@@ -73,6 +73,15 @@ def show_report(request: Request, job_id: str, service: ServiceOf) -> Response:
         kinds=_by_operator(operators),
         made={artifact.name for artifact in job.artifacts},
     )
+
+
+@router.get("/jobs/{job_id}/capacity")
+def show_capacity(request: Request, job_id: str, service: ServiceOf) -> Response:
+    """The page that asks for the best deployment of a job that succeeded."""
+    job = _find(service, [job_id])[0]
+    if job.state != "succeeded":
+        raise JobNotFinishedError(f"job {job_id!r} is {job.state}: there is nothing to deploy")
+    return page(request, "capacity.html", job=job, name=job.model_name)
 
 
 @router.get("/compare")

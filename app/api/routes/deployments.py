@@ -1,13 +1,26 @@
-"""Deployed models: made of jobs, listed, deleted. Requests to them are `app.api.routes.inference`'s."""
+"""Deployed models: made of jobs, listed, deleted; the best way to deploy one.
 
+Requests to them are `app.api.routes.inference`'s.
+"""
+
+from dataclasses import asdict
 from typing import Annotated
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http import errors
+from app.api.http import errors, long_poll
 from app.api.routes.jobs import JobId
-from app.api.schemas.deployments import DeploymentAnswer, DeploymentList, DeployRequest
+from app.api.schemas.deployments import (
+    CapacityAnswer,
+    CapacityRequest,
+    DeploymentAnswer,
+    DeploymentList,
+    DeployRequest,
+)
+from app.api.schemas.jobs import JobLimits
+from app.api.schemas.requests import limits_of
 from app.api.service import Service, ServiceOf
 from app.jobs.errors import (
     DeploymentExistsError,
@@ -15,13 +28,17 @@ from app.jobs.errors import (
     JobNotFinishedError,
     JobNotFoundError,
     ModelNotFoundError,
+    NoAnswerError,
     NotDeployableError,
+    OperationFailedError,
     TooManyError,
 )
-from app.jobs.store import deployments
+from app.jobs.queue.dispatch import CPU_QUEUE
+from app.jobs.store import deployments, job_repository
 
 router = APIRouter(prefix="/v1", tags=["serving"])
 _LOCK = 2  # key of the lock held while versions are given
+_WAIT_MARGIN = 30.0  # seconds for a job to find a free worker
 
 
 def _answer_of(service: Service, row: deployments.Row) -> DeploymentAnswer:
@@ -83,6 +100,53 @@ async def deploy_job(
     answer = _answer_of(service, row)
     response.headers["location"] = answer.url
     return answer
+
+
+@router.post(
+    "/jobs/{job_id}/capacity",
+    summary="Find the best deployment of what a job made",
+    responses=errors.responses(
+        JobNotFoundError,
+        JobNotFinishedError,
+        NotDeployableError,
+        ModelNotFoundError,
+        OperationFailedError,
+        NoAnswerError,
+    ),
+)
+async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf) -> CapacityAnswer:
+    """Find instances, threads and batches that answer most requests within bounds, in a limited process.
+
+    A few configurations are measured back to back, latencies under random arrivals of these and of the others
+    are predicted, and the chosen one is verified by such a load. All of it is without HTTP, on cores that
+    nothing else should use meanwhile.
+    """
+
+    def drafted(connection: sa.Connection) -> list[job_repository.Draft]:
+        job = deployments.deployable(connection, job_id)
+        latency = body.latency
+        asked = {
+            "percentile": None if latency is None else latency.percentile,
+            "seconds": None if latency is None else latency.seconds,
+            "memory_bytes": body.memory_bytes,
+            "answer_seconds": body.answer_seconds,
+        }
+        request = {
+            "options": deployments.resolved_options(job),
+            "bindings": job["request"]["bindings"],
+            "limits": asdict(limits_of(service.settings, "capacity", JobLimits())),
+            "capacity": asked,
+            "model": deployments.quantized(connection, job),
+        }
+        given = {f["name"]: f["sha256"] for f in job_repository.files(connection, job_id, "input")}
+        draft = job_repository.Draft("capacity", job["model_id"], "host", CPU_QUEUE, request, inputs=given)
+        return [draft]
+
+    row = await long_poll.ended(service, drafted, service.settings.inspect_seconds + _WAIT_MARGIN)
+    if row["state"] != "succeeded":
+        code = row["code"] or "cancelled"
+        raise OperationFailedError(row["detail"] or code, code=code, pointer=row["pointer"] or "")
+    return CapacityAnswer.model_validate(row["summary"])
 
 
 @router.get("/deployments", summary="List deployed models")

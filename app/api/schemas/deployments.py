@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.schemas.fields import Schema
+from app.api.schemas.fields import Schema, Size
 
 
 class DeployRequest(Schema):
@@ -14,6 +14,12 @@ class DeployRequest(Schema):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
     instances: int = Field(default=1, ge=1, le=256, description="Inferences that it runs at once.")
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Of each instance; without it those of the job. For others nothing is tuned.",
+    )
     batch_sizes: list[Annotated[int, Field(ge=2, le=1024)]] = Field(
         default=[],
         max_length=8,
@@ -31,7 +37,108 @@ class DeployRequest(Schema):
         """How its process runs it."""
         sizes = sorted(set(self.batch_sizes))
         delay = self.batch_delay_ms if sizes else 0.0
-        return {"instances": self.instances, "batch_sizes": sizes, "batch_delay_ms": delay}
+        return {
+            "instances": self.instances,
+            "threads": self.threads,
+            "batch_sizes": sizes,
+            "batch_delay_ms": delay,
+        }
+
+
+class LatencyBound(Schema):
+    """The latency that a share of the requests must not exceed."""
+
+    percentile: float = Field(
+        default=99.0, ge=50.0, le=99.9, description="Share of the requests, in percent."
+    )
+    seconds: float = Field(gt=0.0, le=60.0, description="In the queue and in the model, without HTTP.")
+
+
+class CapacityRequest(Schema):
+    """Bounds on a deployment that is looked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"latency": {"percentile": 99, "seconds": 0.02}, "memory_bytes": 2**31}]
+        }
+    )
+
+    latency: LatencyBound | None = Field(default=None, description="Without one, the highest throughput.")
+    memory_bytes: Size | None = Field(default=None, description="Of the process of the deployment.")
+    answer_seconds: float = Field(default=15.0, ge=5.0, le=60.0, description="Time to measure and answer in.")
+
+
+class Serving(Schema):
+    """Fields of the request that deploys a model in one way."""
+
+    instances: int
+    threads: int
+    batch_sizes: list[int]
+    batch_delay_ms: float
+
+
+class RatePoint(Schema):
+    """Throughput and latency when requests come at random moments, so many a second."""
+
+    rate: float
+    throughput: float
+    latency: dict[str, float] = Field(description="Seconds by percentile: `p50`, `p90`, `p95`, `p99`.")
+
+
+class CapacityConfiguration(Serving):
+    """One way to deploy a model, predicted."""
+
+    run_times: Literal["measured", "estimated"] = Field(description="Whether all its runs were measured.")
+    memory_bytes: int = Field(description="Predicted: process, one copy of weights, memory of all instances.")
+    best: RatePoint | None = Field(description="Predicted, at the highest rate that meets the bound.")
+    rejection: str = Field(description="Why it cannot be chosen; empty if it can.")
+    is_chosen: bool
+
+
+class CapacityCurve(Serving):
+    """Predicted latency against throughput."""
+
+    points: list[RatePoint]
+
+
+class CapacityLoad(RatePoint):
+    """A measured load on the chosen configuration."""
+
+    requests: int
+    met: bool = Field(description="Whether it kept the bound.")
+
+
+class CapacityMemory(Schema):
+    """Bytes of the process of the deployment; the sum is predicted, `measured_bytes` was seen under load."""
+
+    process_bytes: int = Field(description="Measured: interpreter, compiler, graph.")
+    weights_bytes: int = Field(description="Packed weights, one copy.")
+    instances_bytes: int = Field(description="Arenas, inputs and outputs of all instances.")
+    predicted_bytes: int
+    measured_bytes: int
+
+
+class CapacityChoice(Schema):
+    """The configuration that answers most requests within the bounds."""
+
+    deployment: Serving = Field(description="With a `name`, the body of `POST /v1/jobs/{id}/deploy`.")
+    verified: bool = Field(description="Whether a load at `rate` kept the bound.")
+    rate: float = Field(description="Requests per second of the last load.")
+    predicted: RatePoint = Field(description="At that rate.")
+    loads: list[CapacityLoad] = Field(description="Measured, the first at the highest predicted rate.")
+    memory: CapacityMemory
+
+
+class CapacityAnswer(Schema):
+    """How many requests this machine answers, and the deployment that does."""
+
+    cores: int
+    shapes: dict[str, list[int]] = Field(description="Of the inputs of every request.")
+    configurations: list[CapacityConfiguration]
+    curves: list[CapacityCurve]
+    chosen: CapacityChoice | None = Field(description="Null where no configuration meets the bounds.")
+    notes: list[str] = Field(description="What was left out, and why.")
+    seconds: float
 
 
 class DeploymentAnswer(Schema):
@@ -42,6 +149,7 @@ class DeploymentAnswer(Schema):
     job: str
     model: str
     instances: int
+    threads: int | None = Field(description="Of each instance; null for those of the job.")
     batch_sizes: list[int]
     batch_delay_ms: float
     owner: str

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import onnx_ir as ir
 
+from app.engine.types.errors import InputError, StorageBoundError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -73,7 +75,7 @@ class BodyValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Excess:
-    """An argument: int64[1] outside of the arena where a kernel writes a number above a planned bound.
+    """An argument: int64[1] outside of the arena where a kernel writes a number beyond a planned bound.
 
     It is zero before every run.
 
@@ -82,11 +84,13 @@ class Excess:
             is no error.
         after: what follows the number.
         pointer: of the error.
+        error: its class.
     """
 
     before: str = ""
     after: str = ""
     pointer: str = ""
+    error: type[InputError] = StorageBoundError
 
 
 Argument: TypeAlias = ir.Value | Workspace | Constant | BodyValue | Excess | int

@@ -14,7 +14,6 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
-from app.engine.entry.precision import Budgeted, budgeted
 from app.engine.entry.region import region_json
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
 from app.engine.export.artifacts import write_libraries
@@ -26,6 +25,7 @@ from app.engine.model.spool import Spool
 from app.engine.planning import session, training_memory
 from app.engine.planning.expansion import expanded
 from app.engine.planning.heartbeat import Heartbeat
+from app.engine.planning.precision.budgeted import Budgeted, budgeted
 from app.engine.planning.precision_fallbacks import Attempt, PrecisionFallbacks
 from app.engine.planning.verification import Verification
 from app.engine.report import drawing, pages, report, text

@@ -59,6 +59,8 @@ class ServedModel:
         external: files of external data by the name the model gives them.
         weights: folder of packed weights, which all processes of a machine share; None keeps them in memory
             of each program.
+        tune: whether implementations are measured for the shapes of the job; else what was measured before
+            and predictions choose, as they do for other shapes.
 
     Attributes:
         inputs: what a call must give, in the model's order.
@@ -80,8 +82,10 @@ class ServedModel:
         kernels: Path,
         external: Mapping[str, Path] = NO_FILES,
         weights: Path | None = None,
+        tune: bool = True,
     ) -> None:
         self._path = path
+        self._tune = tune
         self._options = options
         self._bindings = bindings
         self._region: RegionRunner | None = None
@@ -216,11 +220,12 @@ class ServedModel:
         options, bindings = self._options, self._bound(shapes)
         loaded = expanded(load(self._path, external=self._external), bindings)
         compilation = session.canonical(loaded, host(), options, bindings, load_registry())
-        if shapes == self.first or options.choose == "measured":
+        if self._tune and (shapes == self.first or options.choose == "measured"):
             compilation = session.tuned(compilation, options, self._compiler)
         else:
             compilation = dataclasses.replace(compilation, timings=stored(self._compiler.folder))
-            compilation = session.raced(compilation, options, self._compiler)
+            if self._tune:
+                compilation = session.raced(compilation, options, self._compiler)
         inputs = samples(compilation.graph.inputs, self._storage)
         return session.runnable(compilation, options, self._compiler, inputs)[1]
 

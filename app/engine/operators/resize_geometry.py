@@ -44,8 +44,8 @@ def _rejection(group: Group, nodes: int = 1) -> str | None:
     reason = group_rejection(group, nodes) or fixed_inputs(node, (1, 2, 3))
     if reason:
         return reason
-    if _transformation(node) not in COORDINATES:
-        return f"coordinate_transformation_mode {_transformation(node)!r} is unknown"
+    if transformation(node) not in COORDINATES:
+        return f"coordinate_transformation_mode {transformation(node)!r} is unknown"
     if graph.elements(data(node)) == 0 and graph.elements(node.outputs[0]):
         return "an empty tensor has nothing to resample"
     return None
@@ -89,14 +89,14 @@ def nearest_indices(node: ir.Node) -> list[Indices]:
     """For each axis the index that every element is copied from; negative where it lies outside."""
     default = "floor" if node.op_type == "Upsample" else "round_prefer_floor"
     rounding = graph.attribute(node, "nearest_mode", default)
-    return [nearest(axis, _transformation(node), rounding) for axis in resized_axes(node)]
+    return [nearest(axis, transformation(node), rounding) for axis in resized_axes(node)]
 
 
 def taps_along(node: ir.Node, axis: ResizedAxis) -> tuple[Indices, Floats]:
     """Indices and weights, [target, taps] each, of a node that interpolates."""
     return taps(
         axis,
-        _transformation(node),
+        transformation(node),
         _mode(node),
         cubic_a=graph.attribute(node, "cubic_coeff_a", -0.75),
         exclude_outside=bool(graph.attribute(node, "exclude_outside", 0)),
@@ -114,7 +114,8 @@ def taps_rejection(group: Group, _context: PlanningContext) -> str | None:
     return _rejection(group)
 
 
-def _transformation(node: ir.Node) -> str:
+def transformation(node: ir.Node) -> str:
+    """How coordinates of the result become coordinates of the operand."""
     default = "asymmetric" if node.op_type == "Upsample" else "half_pixel"
     return graph.attribute(node, "coordinate_transformation_mode", default)
 

@@ -148,6 +148,34 @@ def dequantize_blocks(node: ir.Node) -> Replacement | None:
     return Replacement([made("Reshape", found, made.axes(*shape))], made.nodes)
 
 
+# Least and largest number of element types that rounded numbers are stored in.
+_LIMITS = {
+    kind: (np.iinfo(kind.numpy()).min, np.iinfo(kind.numpy()).max)
+    for kind in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
+}
+
+
+def quantize_blocks(node: ir.Node) -> Replacement | None:
+    """Round(x / scale) + zero of blocks, with an axis of blocks and one within them."""
+    x, scale, zero = graph.operand(node, 0), graph.operand(node, 1), graph.input_at(node, 2)
+    size, shape, scales = graph.attribute(node, "block_size", 0), graph.shape(x), graph.shape(scale)
+    kind, real = node.outputs[0].dtype, ir.DataType.FLOAT
+    if not size or shape is None or scales is None or 0 in shape or kind not in _LIMITS:
+        return None
+    axis = graph.attribute(node, "axis", 1) % len(shape)
+    if x.dtype != real or scale.dtype != real or shape[axis] % size or graph.attribute(node, "precision", 0):
+        return None
+    made = Made(node)
+    column = made.axes(*scales[: axis + 1], 1, *scales[axis + 1 :])
+    apart = made.axes(*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
+    found = made("Round", made("Div", made("Reshape", x, apart), made("Reshape", scale, column)))
+    if zero is not None:
+        found = made("Add", found, made("Reshape", made("Cast", zero, to=int(real)), column))
+    least, largest = (made.number(n, x) for n in _LIMITS[kind])
+    found = made("Cast", made("Clip", found, least, largest), to=int(kind))
+    return Replacement([made("Reshape", found, made.axes(*shape))], made.nodes)
+
+
 def rows(*backends: str) -> tuple[RewriteRule, ...]:
     """The rules, for backends that compute MatMulNBits."""
     return (

@@ -46,6 +46,13 @@ class ProgramExecutor(ABC):
         self._declared = program.compilation.bindings.storage
         self._host: dict[ir.Value, object] = {}  # dynamic values of the current run
 
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the arena and of inputs and outputs of known shape; constants are no part of it."""
+        values = (*self._model.inputs, *self._model.outputs)
+        known = (v for v in values if graph.is_tensor(v) and graph.shape(v) is not None)
+        return self.program.arena_bytes + sum(map(graph.nbytes, known))
+
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """Outputs by name, copied out of the program's memory; a `SparseArray` where one is stored sparse.
 

@@ -20,11 +20,11 @@ from app.jobs.store import job_repository, model_repository
 from app.jobs.store.auth_context import current, visible
 from app.jobs.store.blobs import BlobStore
 from app.jobs.store.database import deployment_files, deployments
-from app.jobs.worker.child_request import QUANTIZED, target_of
+from app.jobs.worker.child_request import QUANTIZED, options_of, target_of
 
 Row = sa.RowMapping
 # How a deployment is served where nothing else is said: one inference at a time.
-ALONE: dict[str, Any] = {"instances": 1, "batch_sizes": [], "batch_delay_ms": 0.0}
+ALONE: dict[str, Any] = {"instances": 1, "threads": None, "batch_sizes": [], "batch_delay_ms": 0.0}
 
 
 def create(
@@ -50,12 +50,12 @@ def create(
         DeploymentExistsError: another job has that version of the name, or it is served in another way.
         TooManyError: the caller, or all together, have as many deployments as they may have.
     """
-    job = _deployable(connection, job_id)
+    job = deployable(connection, job_id)
+    serving = _of_job(job, serving)
     versions = _versions(connection, name)
     if version is None:
         version = max(versions, default=0) + 1
-    if version in versions:
-        there = versions[version]
+    if (there := versions.get(version)) is not None:
         if there["job_id"] == job_id and serving_of(there) == serving:
             return there, False
         raise DeploymentExistsError(
@@ -65,6 +65,12 @@ def create(
         )
     _check_number(connection, most, most_of_all)
     model_repository.find_model(connection, job["model_id"])
+    _insert(connection, job, name, version, serving)
+    return _versions(connection, name)[version], True
+
+
+def _insert(connection: sa.Connection, job: Row, name: str, version: int, serving: Mapping[str, Any]) -> None:
+    """Write the rows of a deployment; its files stay as long as it does."""
     identifier = job_repository.new_id()
     connection.execute(
         deployments.insert().values(
@@ -72,29 +78,33 @@ def create(
             owner=current().owner,
             name=name,
             version=version,
-            job_id=job_id,
+            job_id=job["id"],
             model_id=job["model_id"],
             request={
-                "options": _resolved_options(job),
+                "options": resolved_options(job),
                 "bindings": job["request"]["bindings"],
                 "serving": dict(serving),
             },
             created=time.time(),
         )
     )
-    files = _files(connection, job)
+    planned = quantized(connection, job)
+    files = {"": planned} if planned else job_repository.model_paths(connection, job["model_id"])
     rows = [{"deployment_id": identifier, "name": place, "sha256": sha256} for place, sha256 in files.items()]
     connection.execute(deployment_files.insert(), rows)
     BlobStore.settle(connection, files.values())
-    return _versions(connection, name)[version], True
 
 
-def _files(connection: sa.Connection, job: Row) -> dict[str, str]:
-    """Hashes of what a job planned by name: its model, or what an error budget made of it."""
-    made = {file["name"]: file["sha256"] for file in job_repository.files(connection, job["id"], "artifact")}
-    if QUANTIZED in made:
-        return {"": made[QUANTIZED]}
-    return dict(job_repository.model_paths(connection, job["model_id"]))
+def _of_job(job: Row, serving: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same way to run a job, which has no number of threads where it is that of the job."""
+    own = options_of(job["request"]["options"]).threads
+    return {**serving, "threads": None if serving["threads"] == own else serving["threads"]}
+
+
+def quantized(connection: sa.Connection, job: Row) -> str | None:
+    """Hash of the model that an error budget made of a job's own, which the job planned; None without one."""
+    made = job_repository.files(connection, job["id"], "artifact")
+    return next((str(file["sha256"]) for file in made if file["name"] == QUANTIZED), None)
 
 
 def serving_of(row: Row) -> Mapping[str, Any]:
@@ -118,7 +128,7 @@ def _check_number(connection: sa.Connection, most: int | None, most_of_all: int 
             raise TooManyError(f"{count} models are deployed{where}, {bound} are allowed: delete one first")
 
 
-def _resolved_options(job: Row) -> dict[str, Any]:
+def resolved_options(job: Row) -> dict[str, Any]:
     """Options of a job as it resolved them: it gave up what rounds more where outputs differed."""
     resolved = (job["summary"] or {}).get("precision") or {}
     settled = {
@@ -130,7 +140,14 @@ def _resolved_options(job: Row) -> dict[str, Any]:
     return dict(job["request"]["options"]) | {k: v for k, v in settled.items() if v is not None}
 
 
-def _deployable(connection: sa.Connection, job_id: str) -> Row:
+def deployable(connection: sa.Connection, job_id: str) -> Row:
+    """A job whose result can be deployed on this machine.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+        JobNotFinishedError: it has not ended.
+        NotDeployableError: it has no result, or one for another machine.
+    """
     job = job_repository.find(connection, job_id)
     if job["kind"] != "optimize":
         raise JobNotFoundError(f"there is no job {job_id!r}")

@@ -38,7 +38,7 @@ class Draft:
     """A job to be made.
 
     Attributes:
-        kind: optimize, validate, inspect, operator or derive.
+        kind: optimize, validate, inspect, operator, derive or capacity.
         model_id: the model it works on; empty for an operator.
         target: name of the target.
         queue: queue of workers that may take it.
@@ -121,7 +121,7 @@ def create(connection: sa.Connection, drafts: Sequence[Draft], group: str | None
 
 
 def _refer(connection: sa.Connection, job_id: str, draft: Draft) -> None:
-    """Note the blobs that a job reads: given tensors, and samples under an error budget.
+    """Note the blobs that a job reads: given tensors, samples, and a model in the place of the uploaded.
 
     Raises:
         BlobNotFoundError: one was not uploaded.
@@ -129,6 +129,7 @@ def _refer(connection: sa.Connection, job_id: str, draft: Draft) -> None:
     samples = draft.request.get("bindings", {}).get("samples")
     given = [("input", name, sha256, f"/inputs/{name}") for name, sha256 in draft.inputs.items()]
     given += [("samples", "", samples, "/samples")] if samples else []
+    given += [("model", "", model, "/model")] if (model := draft.request.get("model")) else []
     held = sizes(connection, [sha256 for _, _, sha256, _ in given])
     for role, name, sha256, pointer in given:
         size = held.get(sha256)

@@ -110,16 +110,15 @@ def _call(name: str, request: Any, events: Connection) -> Any:
         told, at = phase, now
         _send(events, {"progress": [phase, done, total]})
 
-    return engine.optimize(
-        model,
-        target,
-        options,
-        bindings,
-        Path(request.folder),
-        kernels=Path(request.kernels),
-        external=request.external_paths,
-        progress=BenchmarkLock(Path(request.benchmark_lock), tell).progress,
-    )
+    folder = Path(request.folder)
+    how = {
+        "kernels": Path(request.kernels),
+        "external": request.external_paths,
+        "progress": BenchmarkLock(Path(request.benchmark_lock), tell).progress,
+    }
+    if request.kind == "capacity":
+        return engine.capacity(model, options, bindings, request.capacity, folder, **how)
+    return engine.optimize(model, target, options, bindings, folder, **how)
 
 
 def _restrict_files(request: Any, engine: str) -> None:

@@ -12,7 +12,7 @@ from app.engine.types.regions.region import bound
 from app.engine.types.storage import DeclaredStorage
 from app.engine.types.target import Memory, Target
 
-Kind = Literal["optimize", "validate", "inspect", "operator", "derive"]
+Kind = Literal["optimize", "validate", "inspect", "operator", "derive", "capacity"]
 
 QUANTIZED = "quantized.onnx"  # the model that a job with an error budget planned
 # The files that an optimization may leave in its folder; any other name is ignored.
@@ -71,6 +71,7 @@ class ChildRequest:
         operator: what to run, see `app.engine.entry.run_operator`.
         operation: what to do with models, see `app.engine.entry.derive`; those beside the first are tensors
             of the bindings.
+        capacity: bounds on a deployment, see `app.engine.entry.capacity`.
     """
 
     kind: Kind
@@ -86,6 +87,7 @@ class ChildRequest:
     bindings: Mapping[str, Any] = field(default_factory=dict)
     operator: Mapping[str, Any] = field(default_factory=dict)
     operation: Mapping[str, Any] = field(default_factory=dict)
+    capacity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """The request as a child reads it."""

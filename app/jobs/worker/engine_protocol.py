@@ -127,6 +127,20 @@ class Engine(Protocol):
         `kernels` is a folder where compiled kernels are kept; `progress` takes phase, done and total.
         """
 
+    def capacity(
+        self,
+        path: Path,
+        options: Options,
+        bindings: Bindings,
+        request: Mapping[str, Any],
+        folder: Path,
+        *,
+        kernels: Path,
+        external: Mapping[str, Path],
+        progress: Callable[[str, int, int], None],
+    ) -> dict[str, Any]:
+        """The deployment that answers most requests within bounds, see `app.engine.entry.capacity`."""
+
     def ServedModel(  # noqa: N802  it is a class there
         self,
         path: Path,
@@ -136,5 +150,9 @@ class Engine(Protocol):
         kernels: Path,
         external: Mapping[str, Path],
         weights: Path,
+        tune: bool,
     ) -> ServedModel:
-        """A model as a job planned it, to be called again and again; `weights` is a folder of packed ones."""
+        """A model as a job planned it, to be called again and again; `weights` is a folder of packed ones.
+
+        Without `tune` nothing is measured: what was measured before and predictions choose.
+        """

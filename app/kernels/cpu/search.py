@@ -94,7 +94,7 @@ def arg_columns(op: str, last: bool) -> str:
 
 
 _SCAN = """\
-def kernel(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
+{head}def {name}(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
     s = thread * columns
     for unit in range(begin, end):
         low = unit % blocks * columns
@@ -116,14 +116,53 @@ def kernel(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, 
 """
 
 
+_SCAN_ALONG = """
+
+
+def kernel(x, y, axis, shape, beyond, running, columns, rank, exclusive, reverse, begin, end, thread):
+    for _ in range(begin, end):
+        given = int(axis[0])
+        at = given + rank if given < 0 else given
+        if at < 0 or at >= rank:
+            beyond[0] = given
+            continue
+        outer, inner = 1, 1
+        for i in range(at):
+            outer *= shape[i]
+        for i in range(at + 1, rank):
+            inner *= shape[i]
+        blocks = (inner + columns - 1) // columns
+        along(x, y, running, columns, shape[at], inner, blocks, exclusive, reverse, 0, outer * blocks, thread)
+"""
+_INNER = """\
+from app.kernels.cpu.codegen.inner import njit
+
+
+@njit(error_model="numpy", boundscheck=False)
+"""
+
+
 def scan(op: str) -> str:
     """Source of a kernel for running sums or products along the middle axis.
 
     x, y: T[outer, n, inner], y may be x; running: [threads, columns], float64 or int64.
     `op` is sum or prod.
     """
+    return _scan(op, "", "kernel")
+
+
+def scan_along(op: str) -> str:
+    """Source of a kernel for running sums or products along an axis that it reads. One unit.
+
+    x, y: T[shape], y may be x; axis: T[1]; shape: int64[rank]; beyond: int64[1], which becomes an axis that
+    is none: y is not written then. running: as of `scan`.
+    """
+    return _scan(op, _INNER, "along") + _SCAN_ALONG
+
+
+def _scan(op: str, head: str, name: str) -> str:
     start, step = {"sum": (0, "+"), "prod": (1, "*")}[op]
-    return _SCAN.format(start=start, step=step)
+    return _SCAN.format(start=start, step=step, head=head, name=name)
 
 
 @njit

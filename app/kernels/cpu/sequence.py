@@ -1,4 +1,6 @@
-"""Copies ruled by positions: reversed sequences, triangles, one-hot rows, identity matrices."""
+"""Elements ruled by positions: reversed sequences, triangles, one-hot rows, identity matrices, ramps."""
+
+from app.kernels.cpu.extrema import like
 
 
 def reverse_sequence(x, lengths, y, outer, middle, inner, time_first, begin, end):
@@ -19,12 +21,14 @@ def reverse_sequence(x, lengths, y, outer, middle, inner, time_first, begin, end
             y[unit * inner + i] = x[row * inner + i]
 
 
-def triangle(x, zero, y, height, width, shift, upper, begin, end):
-    """Elements on or above (`upper`), or on or below, diagonal `shift` of each matrix; zero elsewhere.
+def triangle(x, zero, diagonal, y, height, width, upper, begin, end):
+    """Elements on or above (`upper`), or on or below, a diagonal of each matrix; zero elsewhere.
 
-    x, y: T[batch, height, width]; zero: T[1]. Units are rows of matrices.
+    x, y: T[batch, height, width]; zero: T[1]; diagonal: int64[1]. Units are rows of matrices.
     """
     value = zero[0]
+    # Beyond the matrix one diagonal is like another, and the sum with a row cannot overflow.
+    shift = min(max(diagonal[0], -height), width)
     for unit in range(begin, end):
         row = unit % height
         first = min(max(row + shift, 0), width) if upper else 0
@@ -62,3 +66,9 @@ def one_hot(indices, off_on, y, depth, inner, begin, end):
                 index += depth
             if 0 <= index < depth:
                 y[base + index * inner + i] = off_on[1]
+
+
+def ramp(start, delta, y, begin, end):
+    """y[i] = start + i · delta; float32 is computed in float64. start, delta: T[1]. Units are elements."""
+    for i in range(begin, end):
+        y[i] = like(y[i], start[0] + i * delta[0])

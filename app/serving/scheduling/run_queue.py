@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.engine.planning.capacity.batching import count_to_take
 from app.serving.oip_codec import Inference, InferenceError
 from app.serving.program_cache import Batch, Ready
 from app.serving.scheduling.requests import Request
@@ -91,7 +92,7 @@ class RunQueue:
     def take(self) -> list[Task]:
         """The next tasks, when there are any; `done` follows. Several are computed together.
 
-        The first waits for others of its programs until there are as many as the largest batch takes, for
+        A task waits for others of its programs until there are as many as the largest batch takes, for
         `batch_seconds` since it came at most; then it goes with as many as a batch takes.
         """
         with self._changed:
@@ -101,9 +102,8 @@ class RunQueue:
                 if self._is_hopeless(self._tasks[0]):
                     self._expire_first()
                     continue
-                found = self._batch(self._tasks[0])
-                patience = self._tasks[0].request.came + self._batch_seconds - time.monotonic()
-                if len(found) == max(self._tasks[0].sizes) or patience <= 0.0:
+                found, patience = self._next()
+                if found:
                     break
                 self._changed.wait(patience)
             for task in found:
@@ -126,12 +126,24 @@ class RunQueue:
         task.ready.close_unused()
         task.request.refuse(InferenceError(LATE, 504))
 
-    def _batch(self, first: Task) -> list[Task]:
-        """As many tasks as can be computed together with the first."""
-        if len(first.sizes) == 1:
-            return [first]
-        alike = [task for task in self._tasks if task.ready is first.ready and len(task.sizes) > 1]
-        return alike[: max(size for size in first.sizes if size <= len(alike))]
+    def _next(self) -> tuple[list[Task], float]:
+        """The first tasks that wait no longer for others, or seconds until some do not.
+
+        Tasks of other programs do not wait for others of the first one's.
+        """
+        now, soonest = time.monotonic(), math.inf
+        groups: dict[int, list[Task]] = {}
+        for task in self._tasks:
+            if len(task.sizes) == 1:
+                groups[id(task)] = [task]
+            else:
+                groups.setdefault(id(task.ready), []).append(task)
+        for found in groups.values():
+            patience = found[0].request.came + self._batch_seconds - now
+            if count := count_to_take(len(found), patience, found[0].sizes):
+                return found[:count], 0.0
+            soonest = min(soonest, patience)
+        return [], soonest
 
     def done(self, tasks: list[Task], seconds: float | None) -> None:
         """Count a run of so many seconds; None where it failed. A program that was dropped meanwhile ends."""

@@ -13,13 +13,15 @@ from app.engine.backends.cpu import blocking
 from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
 from app.engine.backends.cpu.nchwc import Ends
 from app.engine.backends.cpu.rows import group_roofline
+from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
-from app.engine.operators.conv_geometry import Window
+from app.engine.operators.conv_geometry import Phase, Window
+from app.engine.operators.strides import StridedCopy, strides_of
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
 from app.kernels.cpu.conv import PLACES, ConvSizes
@@ -56,27 +58,22 @@ def rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-def _transpose_rejection(group: Group, context: PlanningContext) -> str | None:
-    weights = graph.operand(group.anchor, 1)
-    if not graph.is_constant(weights):
-        return f"weights {weights.name!r} change between runs; this one sorts them by residue offline"
-    return rejection(group, context)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """One implicit product: a window, its weights, and where its pixels go in the output.
 
-    `weights` is [groups, outputs, depth], or the value itself when it changes between runs.
+    `weights` is [groups, outputs, depth], or memory of that when it changes between runs, which the calls
+    `before` fill.
     `base` and `steps`: distances in the output in elements, None when pixels are contiguous.
     """
 
     window: Window
-    weights: Array | ir.Value
+    weights: Array | ir.Value | Workspace
     name: str = ""  # of the weights
     base: int = 0
     steps: conv_geometry.Triple | None = None
     pixels: int = 0  # of the whole output, where the window makes a part of them
+    before: tuple[KernelCall, ...] = ()
 
 
 def _conv_parts(group: Group) -> tuple[Part, ...]:
@@ -91,26 +88,43 @@ def _conv_parts(group: Group) -> tuple[Part, ...]:
 
 def _transpose_parts(group: Group) -> tuple[Part, ...]:
     weights = graph.operand(group.anchor, 1)
-    array = graph.array(weights)
     name = weights.name or ""
-    array = array.reshape(*array.shape[:2], *(1,) * (5 - array.ndim), *array.shape[2:])
     _, high, wide = (1, 1, *graph.static_shape(group.outputs[0])[2:])[-3:]
     parts = []
     for phase in conv_geometry.of_conv_transpose(group.anchor):
         window = phase.window
-        own = array.reshape(window.groups, window.channels, *array.shape[1:])  # [.., outputs, d, h, w]
-        for axis, taps in enumerate(phase.taps):
-            own = own.take(taps, axis + 3)
-        own = np.moveaxis(own, 2, 1).reshape(window.groups, window.outputs, window.depth)
+        own, before = _weights_of(phase, weights)
         if phase.step == (1, 1, 1):
-            parts.append(Part(window.flat(), own, name))
+            parts.append(Part(window.flat(), own, name, before=before))
             continue
         distances = (high * wide, wide, 1)
         base = sum(f * d for f, d in zip(phase.first, distances))
         steps = tuple(s * d for s, d in zip(phase.step, distances))
         pixels = math.prod(graph.static_shape(group.outputs[0])[2:])
-        parts.append(Part(window, own, name, base, (steps[0], steps[1], steps[2]), pixels))
+        parts.append(Part(window, own, name, base, (steps[0], steps[1], steps[2]), pixels, before))
     return tuple(parts)
+
+
+def _weights_of(phase: Phase, weights: ir.Value) -> tuple[Array | Workspace, tuple[KernelCall, ...]]:
+    """Weights [groups, outputs, depth] of a phase; memory of those that change, and calls that sort them."""
+    window, array = phase.window, graph.constant(weights)
+    shape = graph.static_shape(weights)
+    kernel = (1,) * (5 - len(shape)) + shape[2:]
+    split = (window.groups, window.channels, shape[1], *kernel)
+    if array is not None:
+        taken = array.reshape(split)
+        for axis, taps in enumerate(phase.taps):
+            taken = taken.take(taps, axis + 3)
+        return np.moveaxis(taken, 2, 1).reshape(window.groups, window.outputs, window.depth), ()
+    group, channel, output, *steps = strides_of(split)
+    counts = tuple(len(taps) for taps in phase.taps)  # which are evenly spaced
+    spaces = [taps[1] - taps[0] if len(taps) > 1 else 0 for taps in phase.taps]
+    first = sum(taps[0] * step for taps, step in zip(phase.taps, steps) if taps)
+    sizes = (window.groups, window.outputs, window.channels, *counts)
+    sx = (group, output, channel, *(space * step for space, step in zip(spaces, steps)))
+    item = graph.element_type(weights).itemsize
+    own = Workspace(math.prod(sizes) * item)
+    return own, calls(StridedCopy(sizes, sx, strides_of(sizes), first), item, weights, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +197,11 @@ def _lower(parts: Callable[[Group], tuple[Part, ...]]) -> Lower:
         x, y = graph.operand(group.anchor, 0), group.outputs[0]
         kind = graph.element_type(y)
         ends = epilogue_arguments(group, kind)
-        return tuple(product_call(part, kind, x, y, ends, context) for part in parts(group))
+        return tuple(
+            call
+            for part in parts(group)
+            for call in (*part.before, product_call(part, kind, x, y, ends, context))
+        )
 
     return lower
 
@@ -193,7 +211,7 @@ def product_call(
 ) -> KernelCall:
     """One implicit product of elements of this kind."""
     dtype, lanes = kind.name, context.target.vector_lanes
-    window, constant = part.window, not isinstance(part.weights, ir.Value)
+    window, constant = part.window, isinstance(part.weights, np.ndarray)
     blocks = _cut(window, dtype, lanes, context.threads, constant=constant)
     valid = np.zeros((1, 1), np.uint8)
     if window.is_same:
@@ -246,7 +264,7 @@ def _sizes(
     staged = blocks.turned or part.steps is not None or bool(ends.epilogue.recipe)
     work = _work(window, blocks, kind, lanes, staged=staged)
     return ConvSizes(
-        packed=not isinstance(part.weights, ir.Value),
+        packed=isinstance(part.weights, np.ndarray),
         turned=blocks.turned,
         staged=staged,
         same=window.is_same,
@@ -279,7 +297,7 @@ def _sizes(
 def _packed(part: Part, blocks: Blocks, lanes: int) -> Argument:
     """The weights as the tiles read them."""
     weights = part.weights
-    if isinstance(weights, ir.Value):
+    if not isinstance(weights, np.ndarray):
         return weights
     if blocks.turned:
         width = tiles.columns_of(weights.dtype.name, lanes)
@@ -343,7 +361,7 @@ IMPLEMENTATIONS = (
         "conv_transpose.residues",
         "ConvTranspose",
         "numba-cpu",
-        _transpose_rejection,
+        rejection,
         _lower(_transpose_parts),
         cost=_cost(lambda group: tuple(p.window for p in conv_geometry.of_conv_transpose(group.anchor))),
         inplace=_inplace,

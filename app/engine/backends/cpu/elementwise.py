@@ -16,7 +16,7 @@ from app.engine.core.group import ELEMENTWISE, Group, of_group
 from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
 from app.engine.types.layout import Layout, to_physical
-from app.kernels.cpu.elementwise import PART, collapsed
+from app.kernels.cpu.elementwise import PART, Pattern, collapsed
 from app.kernels.expressions import flops, stored
 
 MOST_ARGUMENTS = 48  # addresses and extents that a kernel can take
@@ -33,7 +33,8 @@ def _plain_rejection(group: Group) -> str | None:
 
 
 @of_group
-def _formula(group: Group) -> Formula:
+def formula_in(group: Group) -> Formula:
+    """The formula of a group that was not rejected."""
     formula = recipe_of(group.nodes, group.outputs)
     assert not isinstance(formula, str), formula
     return formula
@@ -46,7 +47,7 @@ def _arguments(group: Group, formula: Formula) -> tuple[Argument, ...]:
 
 
 def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    formula = _formula(group)
+    formula = formula_in(group)
     shape = graph.static_shape(group.outputs[0])
     memory = (*(operand.value for operand in formula.operands), *group.outputs)
     return (applied(formula, memory, shape, [operand.shape for operand in formula.operands]),)
@@ -57,9 +58,16 @@ def applied(
 ) -> KernelCall:
     """The call that applies a formula to operands of these `shapes`; `memory` is theirs, then of results."""
     extents, patterns = collapsed(shape, shapes)
+    return mapped(formula, memory, extents, patterns)
+
+
+def mapped(
+    formula: Formula, memory: Sequence[Argument], extents: tuple[int, ...], patterns: tuple[Pattern, ...]
+) -> KernelCall:
+    """The call that applies a formula along axes of these extents, each operand in its pattern."""
     operands: Operands = (*zip(_pointers(formula), memory, strict=True), *extents)
     static = (formula.recipe, formula.dtypes, patterns, formula.results)
-    return kernel_call("app.kernels.cpu.elementwise:emit", operands, math.prod(shape), static)
+    return kernel_call("app.kernels.cpu.elementwise:emit", operands, math.prod(extents), static)
 
 
 def _pointers(formula: Formula) -> tuple[str, ...]:
@@ -68,7 +76,7 @@ def _pointers(formula: Formula) -> tuple[str, ...]:
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
-    computed = flops(_formula(group).recipe) * graph.elements(group.outputs[0])
+    computed = flops(formula_in(group).recipe) * graph.elements(group.outputs[0])
     return group_roofline(group, context, computed, EFFICIENCY)
 
 
@@ -79,7 +87,7 @@ def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, i
     hold, or several at once.
     """
     aligned: dict[ir.Value, set[tuple[int, ...]]] = {}
-    for operand in _formula(group).operands:
+    for operand in formula_in(group).operands:
         aligned.setdefault(operand.value, set()).add(operand.shape)
     return tuple(
         (source, output)
@@ -136,7 +144,7 @@ def _physical(operand: Operand, shape: tuple[int, ...], layout: Layout) -> Physi
 def _physicals(group: Group, layout: Layout) -> tuple[Physical, ...] | str:
     shape = graph.static_shape(group.outputs[0])
     found = []
-    for operand in _formula(group).operands:
+    for operand in formula_in(group).operands:
         physical = _physical(operand, shape, layout)
         if isinstance(physical, str):
             return physical
@@ -170,7 +178,7 @@ def _image_rejection(group: Group, layout: Layout) -> str | None:
 
 
 def _image_lower(group: Group, context: PlanningContext, layout: Layout) -> tuple[Call, ...]:
-    formula, physicals = _formula(group), _read_physicals(group, layout)
+    formula, physicals = formula_in(group), _read_physicals(group, layout)
     shape = layout.physical_shape(graph.static_shape(group.outputs[0]))
     memory = (*(p.argument for p in physicals), *group.outputs)
     places = tuple(p.place for p in physicals)
@@ -196,14 +204,14 @@ def _image_layouts(group: Group, layout: Layout) -> Mapping[ir.Value, Layout]:
 def _image_cost(group: Group, context: PlanningContext, layout: Layout) -> float:
     shape = graph.static_shape(group.outputs[0])
     wide = layout.elements(shape) / max(math.prod(shape), 1)
-    computed = flops(_formula(group).recipe) * math.prod(shape) * wide
+    computed = flops(formula_in(group).recipe) * math.prod(shape) * wide
     return group_roofline(group, context, computed, EFFICIENCY, wide * total_bytes(group))
 
 
 def _image_inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """Images of the results' shape that are read in no other way."""
     places: dict[ir.Value, set[str]] = {}
-    for operand, physical in zip(_formula(group).operands, _read_physicals(group, layout)):
+    for operand, physical in zip(formula_in(group).operands, _read_physicals(group, layout)):
         if physical.follows:
             places.setdefault(operand.value, set()).add(physical.place)
     return tuple(

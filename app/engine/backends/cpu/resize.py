@@ -20,13 +20,13 @@ from app.engine.operators.interpolation import ResizedAxis
 from app.engine.operators.operands import data, itemsize, moved_seconds
 from app.engine.operators.resize_geometry import (
     _mode,
-    _transformation,
     addends,
     nearest_indices,
     nearest_rejection,
     resized_axes,
     taps_along,
     taps_rejection,
+    transformation,
 )
 
 
@@ -68,7 +68,7 @@ def _nearest_cost(group: Group, context: PlanningContext) -> float:
 
 def _moved_axes(node: ir.Node) -> list[tuple[int, ResizedAxis]]:
     """Axes to resample, the one that shrinks the tensor most first."""
-    crops = _transformation(node) == "tf_crop_and_resize"
+    crops = transformation(node) == "tf_crop_and_resize"
     moved = [(i, a) for i, a in enumerate(resized_axes(node)) if crops or not a.is_same]
     return sorted(moved, key=lambda entry: entry[1].target / entry[1].size)
 

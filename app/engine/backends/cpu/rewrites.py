@@ -33,6 +33,7 @@ REWRITES = (
     *block_quantized.rows("numba-cpu"),
     RewriteRule(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),
     RewriteRule(block_quantized.dequantize_blocks, ("DequantizeLinear",), backends=("numba-cpu",)),
+    RewriteRule(block_quantized.quantize_blocks, ("QuantizeLinear",), backends=("numba-cpu",)),
     *conv1d_as_2d.rows("numba-cpu"),
     RewriteRule(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
     *bounded.rows("numba-cpu"),

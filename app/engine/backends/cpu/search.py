@@ -2,6 +2,9 @@
 
 import math
 
+import numpy as np
+import onnx_ir as ir
+
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
     NUMBERS,
@@ -16,10 +19,11 @@ from app.engine.backends.cpu.axis_kernels import (
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_values, typed_call
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
-from app.engine.core.calls import Call, Workspace
+from app.engine.core.calls import Call, Constant, Excess, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext, no_pairs
 from app.engine.operators.axes import along_axis, first_input, first_output, split
+from app.engine.types.errors import InputError
 from app.kernels.cpu import radix
 
 _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
@@ -42,19 +46,40 @@ def _lower_arg(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 
 @after(takes(*NUMBERS))
 def _scan_rejection(group: Group, _context: PlanningContext) -> str | None:
-    axis = graph.constant(graph.input_at(group.anchor, 1))
-    return "the axis is computed at run time" if axis is None else None
+    axis = graph.operand(group.anchor, 1)
+    return None if graph.elements(axis) == 1 else f"{graph.elements(axis)} axes"
 
 
 def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    x, y = first_input(group), first_output(group)
-    axis = int(graph.array(graph.operand(group.anchor, 1)).reshape(()))
-    outer, n, inner = split(graph.static_shape(x), axis)
+    x, y, axis = first_input(group), first_output(group), graph.operand(group.anchor, 1)
     wide = "float64" if type_name(x).startswith("float") else "int64"
     flags = tuple(int(graph.attribute(group.anchor, name, 0)) for name in ("exclusive", "reverse"))
+    shape, fixed = graph.static_shape(x), graph.constant(axis)
+    if fixed is None:
+        return (_scan_along(x, y, axis, wide, flags, group),)
+    outer, n, inner = split(shape, int(fixed.reshape(())))
     blocks = blocks_of(inner)
     operands: Operands = (*of_values(x, y), columns_of(wide), COLUMNS, n, inner, blocks, *flags)
     return (typed_call("app.kernels.cpu.search:scan", operands, outer * blocks, (_SCANS[group.op],)),)
+
+
+def _scan_along(
+    x: ir.Value, y: ir.Value, axis: ir.Value, wide: str, flags: tuple[int, ...], group: Group
+) -> KernelCall:
+    """The call of the kernel that reads its axis, on one thread."""
+    shape = graph.static_shape(x)
+    beyond = Excess(
+        f"{group.op} {group.name!r}: axis ", f" is out of range for rank {len(shape)}",
+        f"node:{group.name}", InputError,
+    )  # fmt: skip
+    operands: Operands = (
+        *of_values(x, y, axis),
+        ("int64*", Constant(np.array(shape, np.int64))),
+        ("int64*", beyond),
+        columns_of(wide),
+        *(COLUMNS, len(shape), *flags),
+    )
+    return typed_call("app.kernels.cpu.search:scan_along", operands, 1, (_SCANS[group.op],))
 
 
 def _lower_top(group: Group, _context: PlanningContext) -> tuple[Call, ...]:

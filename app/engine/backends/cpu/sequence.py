@@ -1,4 +1,4 @@
-"""Rows of ReverseSequence, Trilu, EyeLike and OneHot."""
+"""Rows of ReverseSequence, Trilu, EyeLike, OneHot, Range and ConstantOfShape."""
 
 import math
 from typing import Any
@@ -8,14 +8,16 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, of_values
 from app.engine.backends.cpu.rows import after, single_rejection
-from app.engine.backends.cpu.strided import element_type
+from app.engine.backends.cpu.strided import calls, element_type
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.operands import data, fixed_inputs, itemsize, moved_seconds
+from app.engine.operators.strides import StridedCopy
 
 _INDICES = (*("int8", "int16", "int32", "int64"), *("uint8", "uint16", "uint32"), *("float32", "float64"))
+_RAMPS = ("float32", "float64", "int16", "int32", "int64")
 
 
 def _raw(values: Any, value: ir.Value) -> Constant:
@@ -49,18 +51,29 @@ def _reverse_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 
 @after(single_rejection)
 def _trilu_rejection(group: Group, _context: PlanningContext) -> str | None:
-    return fixed_inputs(group.anchor, (1,))
+    shape, shift = graph.static_shape(data(group.anchor)), graph.input_at(group.anchor, 1)
+    return "the operand is no matrix" if len(shape) < 2 else _wrong_shift(shift)
+
+
+def _wrong_shift(shift: ir.Value | None) -> str | None:
+    found = shift is None or (graph.element_type(shift) == np.int64 and graph.elements(shift) == 1)
+    return None if found else "the diagonal is no int64"
 
 
 def _trilu_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = data(group.anchor), group.anchor.outputs[0]
     *batch, height, width = graph.static_shape(x)
-    shift = graph.constant(graph.input_at(group.anchor, 1))
-    # Beyond the matrix one diagonal is like another, and the sum with a row cannot overflow.
-    k = 0 if shift is None else min(max(int(shift.reshape(-1)[0]), -height), width)
+    shift = graph.input_at(group.anchor, 1) or Constant(np.zeros(1, np.int64))
     address = element_type(itemsize(x))
     upper = graph.attribute(group.anchor, "upper", 1)
-    operands: Operands = (*of_type(address, x, _raw([0], x), y), height, width, k, upper)
+    operands: Operands = (
+        *of_type(address, x, _raw([0], x)),
+        ("int64*", shift),
+        (address, y),
+        height,
+        width,
+        upper,
+    )
     return (kernel_call("app.kernels.cpu.sequence:triangle", operands, math.prod(batch) * height),)
 
 
@@ -90,6 +103,36 @@ def _one_hot_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return (kernel_call("app.kernels.cpu.sequence:one_hot", operands, math.prod(shape[:axis])),)
 
 
+@after(single_rejection)
+def _ramp_rejection(group: Group, _context: PlanningContext) -> str | None:
+    kind = str(graph.dtype(data(group.anchor)))
+    if kind not in _RAMPS:
+        return f"Range has no kernel for {kind}"
+    return fixed_inputs(group.anchor, (0, 1, 2))
+
+
+def _ramp_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+    start, delta, y = data(group.anchor), graph.operand(group.anchor, 2), group.anchor.outputs[0]
+    return (kernel_call("app.kernels.cpu.sequence:ramp", of_values(start, delta, y), graph.elements(y)),)
+
+
+@after(single_rejection)
+def _fill_rejection(group: Group, _context: PlanningContext) -> str | None:
+    return fixed_inputs(group.anchor, (0,))
+
+
+def fill_value(node: ir.Node) -> Constant:
+    """The element of a ConstantOfShape."""
+    given = graph.attribute(node, "value", None)
+    return Constant(np.zeros(1, np.float32) if given is None else given.numpy())
+
+
+def _fill_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+    y = group.anchor.outputs[0]
+    copy = StridedCopy((graph.elements(y),), (0,), (1,))
+    return calls(copy, itemsize(y), fill_value(group.anchor), y)
+
+
 IMPLEMENTATIONS = tuple(
     Implementation(name, op, "numba-cpu", rejection, lower, cost=moved_seconds)
     for name, op, rejection, lower in (
@@ -97,5 +140,7 @@ IMPLEMENTATIONS = tuple(
         ("trilu.rows", "Trilu", _trilu_rejection, _trilu_lower),
         ("eye_like.rows", "EyeLike", single_rejection, _eye_lower),
         ("one_hot.rows", "OneHot", _one_hot_rejection, _one_hot_lower),
+        ("range.ramp", "Range", _ramp_rejection, _ramp_lower),
+        ("constant_of_shape.fill", "ConstantOfShape", _fill_rejection, _fill_lower),
     )
 )

@@ -77,6 +77,18 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
     return (_rows(plain, itemsize, x, y),)
 
 
+def general_copy(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[KernelCall, ...]:
+    """One call of the kernel that makes any strided copy; none when it is empty."""
+    if math.prod(copy.sizes) == 0:
+        return ()
+    plain = merged(copy)
+    ones = max(2 - len(plain.sizes), 0)
+    padded = StridedCopy(
+        (1,) * ones + plain.sizes, (0,) * ones + plain.sx, (0,) * ones + plain.sy, plain.x0, plain.y0
+    )
+    return (_rows(padded, itemsize, x, y),)
+
+
 def whole_copy(x: ir.Value, y: Argument) -> tuple[KernelCall, ...]:
     """The kernel calls that copy all of a value as it lies in memory; none when it is empty."""
     return calls(StridedCopy((graph.elements(x),), (1,), (1,)), graph.element_type(x).itemsize, x, y)

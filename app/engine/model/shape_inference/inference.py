@@ -5,11 +5,11 @@ that is said about computed values is forgotten first: exporters and converters 
 claims, and so does an inference that knew less.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 from onnx_shape_inference import SYM_DATA_KEY as SYMBOLIC
-from onnx_shape_inference import infer_symbolic_shapes, registry
+from onnx_shape_inference import ShapeInferenceContext, infer_symbolic_shapes, registry
 
 from app.engine.core import graph
 from app.engine.model.shape_inference import tensor_rules
@@ -34,6 +34,22 @@ def infer(model: ir.Model) -> None:
     while _widen_loops(model):
         forget(model)
         _run(model)
+
+
+def infer_node(node: ir.Node, opsets: Mapping[str, int]) -> None:
+    """Set shapes and types of the outputs of one node that belongs to no graph.
+
+    Raises:
+        ValueError: operands do not fit the operator, or it has no rule.
+    """
+    tensor_rules.complete()
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    rule = registry.get(domain, node.op_type, opsets.get(domain, opsets.get("ai.onnx", 1)))
+    if rule is None:
+        raise ValueError(f"{node.op_type} has no shape rule")
+    rule(ShapeInferenceContext(opsets), node)
+    for value in node.outputs:
+        value.const_value = None
 
 
 def forget(model: ir.Model) -> None:

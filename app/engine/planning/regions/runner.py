@@ -103,10 +103,16 @@ class Filled:
     def __init__(self, executor: Executor) -> None:
         model = executor.program.compilation.graph
         self._inputs = {v.name or "": executor.array(v) for v in model.inputs}
-        self._outputs: dict[str, object] = {v.name or "": executor.array(v) for v in model.outputs}
+        self._outputs = {v.name or "": executor.array(v) for v in model.outputs}
         self._segments = executor.segments
         self._memory = executor.surroundings()  # its rows have addresses, which keep nothing alive
         self._woken = executor.woken
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the arena, which the programs of the region share, and of its inputs and outputs."""
+        places = [*self._inputs.values(), *self._outputs.values()]
+        return self._memory.arena.nbytes + sum(place.nbytes for place in places)
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them.

@@ -1,10 +1,9 @@
-"""Numbers above planned bounds, which kernels write and the executor reads after a run."""
+"""Numbers beyond planned bounds, which kernels write and the executor reads after a run."""
 
 import numpy as np
 
 from app.engine.core.calls import Excess
 from app.engine.runtime.cpu.memory import Array, Pool
-from app.engine.types.errors import StorageBoundError
 
 
 class ExcessNumbers:
@@ -30,9 +29,10 @@ class ExcessNumbers:
         """Accept the last run or refuse it.
 
         Raises:
-            StorageBoundError: a value stores more than the job declares of it.
+            InputError: a number is beyond its bound: a value stores more than the job declares of it, an axis
+                is none.
         """
         for excess, number in self._numbers.items():
             if number[0] and excess.before and not self.drawn:
                 found, number[0] = int(number[0]), 0
-                raise StorageBoundError(f"{excess.before}{found}{excess.after}", pointer=excess.pointer)
+                raise excess.error(f"{excess.before}{found}{excess.after}", pointer=excess.pointer)

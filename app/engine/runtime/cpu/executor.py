@@ -391,7 +391,7 @@ class Executor(ProgramExecutor):
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]
             targets = tuple(zip(call.outputs, places, strict=True))
-            if len(step.calls) == 1 and call.kernels and not dynamic and places.count(None) == len(places):
+            if len(step.calls) == 1 and call.kernels and not dynamic and all(p is None for p in places):
                 return functools.partial(self.run_kernels, call, function, fixed)
             calls.append((f"{call.node.op_type} {call.node.name!r}", function, fixed, dynamic, targets))
 

@@ -43,8 +43,8 @@ def optimized(
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but float32 is faster: what is tested here is not how fast this machine is."""
-    monkeypatch.setattr("app.engine.entry.precision.seconds.step_seconds", pretended_seconds)
-    monkeypatch.setattr("app.engine.entry.precision.seconds.raced", lambda *_: [[1.0], [2.0]])
+    monkeypatch.setattr("app.engine.planning.precision.budgeted.seconds.step_seconds", pretended_seconds)
+    monkeypatch.setattr("app.engine.planning.precision.budgeted.seconds.raced", lambda *_: [[1.0], [2.0]])
 
 
 def pretended_seconds(programs: Any, *_: object, narrow: float = 1.0) -> list[list[float]]:
@@ -120,7 +120,7 @@ def test_where_float32_is_fastest_it_stays(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slower = partial(pretended_seconds, narrow=11.0)
-    monkeypatch.setattr("app.engine.entry.precision.seconds.step_seconds", slower)
+    monkeypatch.setattr("app.engine.planning.precision.budgeted.seconds.step_seconds", slower)
     summary, _ = optimized(tmp_path, compiler)
     assert summary["precision_choice"]["chosen"] is None
     assert summary["precision_choice"]["reason"] == "no product is faster in a shorter precision"

@@ -1,0 +1,166 @@
+"""Load on instances of a program in this process: back to back, and requests at random moments.
+
+Instances are threads that keep to their cores, as those of an executor. A run copies inputs in, computes, and
+copies the outputs; HTTP, the socket between processes and headers of requests are no part of it.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from app.engine.planning.capacity.batching import count_to_take
+from app.engine.planning.capacity.configuration import SWITCH_SECONDS, Configuration
+from app.engine.planning.capacity.queueing import Seconds
+
+MIN_RUNS = 4  # of each instance that runs back to back
+
+
+class Runnable(Protocol):
+    """A program for inputs of given shapes, see `app.engine.runtime.cpu.executor.Executor`."""
+
+    def feed(self, inputs: Mapping[str, object]) -> None:
+        """Copy the inputs."""
+
+    def step(self) -> None:
+        """Compute the outputs."""
+
+    def peek(self) -> dict[str, object]:
+        """The outputs, until the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Programs of one instance by number of requests, and the cores that its thread keeps to."""
+
+    programs: Mapping[int, Runnable]
+    inputs: Mapping[str, Any]  # of one request
+    cores: Sequence[int]
+
+    def run(self, count: int) -> None:
+        """Compute so many requests."""
+        program, inputs = self.programs[count], self.inputs
+        if count > 1:
+            inputs = {name: np.concatenate([array] * count) for name, array in inputs.items()}
+        program.feed(inputs)
+        program.step()
+        for output in program.peek().values():
+            np.array(output)
+
+
+def back_to_back(instances: Sequence[Instance], count: int, seconds: float) -> Seconds:
+    """Seconds of runs of so many requests while all instances run back to back, for a time at least."""
+    barrier = threading.Barrier(len(instances))
+    found: list[list[float]] = [[] for _ in instances]
+
+    def runs(index: int) -> None:
+        barrier.wait()
+        end = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < end or len(found[index]) < MIN_RUNS:
+            instances[index].run(count)
+            found[index].append(time.perf_counter() - began)
+
+    for instance in instances:
+        instance.run(count)
+    _on_threads(instances, runs)
+    return np.array([value for own in found for value in own])
+
+
+class _Line:
+    """Requests by number, in the order of their arrival, until no more come."""
+
+    def __init__(self, came: Seconds, configuration: Configuration) -> None:
+        self._came = came  # moment of each request, by `time.perf_counter`
+        self._configuration = configuration
+        self._waiting: deque[int] = deque()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, index: int) -> None:
+        with self._changed:
+            self._waiting.append(index)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def take(self) -> list[int]:
+        """The requests of the next run, when there are any; none at the end."""
+        with self._changed:
+            while self._waiting or not self._closed:
+                patience = None
+                if self._waiting:
+                    first = self._came[self._waiting[0]]
+                    patience = first + self._configuration.delay - time.perf_counter()
+                    size = count_to_take(len(self._waiting), patience, self._configuration.sizes)
+                    if size:
+                        taken = [self._waiting.popleft() for _ in range(size)]
+                        if self._waiting:
+                            self._changed.notify()
+                        return taken
+                self._changed.wait(patience)
+            return []
+
+
+def offered(instances: Sequence[Instance], moments: Seconds, configuration: Configuration) -> Seconds:
+    """Seconds from the moment of each request to its answer, also where it was sent late."""
+    for instance in instances:
+        for size in configuration.sizes:
+            instance.run(size)
+    answered = np.zeros(len(moments))
+    came = time.perf_counter() + moments
+    line = _Line(came, configuration)
+
+    def serve(index: int) -> None:
+        while taken := line.take():
+            instances[index].run(len(taken))
+            answered[taken] = time.perf_counter()
+
+    def send() -> None:
+        for index, moment in enumerate(came):
+            time.sleep(max(0.0, moment - time.perf_counter()))
+            line.put(index)
+        line.close()
+
+    sender = threading.Thread(target=send, name="requests")
+    sender.start()
+    _on_threads(instances, serve)
+    sender.join()
+    return answered - came
+
+
+def _on_threads(instances: Sequence[Instance], act: Callable[[int], None]) -> None:
+    """Let each instance act on a thread of its own, until all have; an error of one is raised."""
+    failures: list[BaseException] = []
+    interval = sys.getswitchinterval()
+
+    def begin(index: int) -> None:
+        if instances[index].cores:
+            os.sched_setaffinity(0, instances[index].cores)
+        try:
+            act(index)
+        except BaseException as error:  # raised below, in the thread that waits
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=begin, args=(index,), name=f"instance {index}")
+        for index in range(len(instances))
+    ]
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if failures:
+        raise failures[0]

@@ -1,0 +1,89 @@
+"""Times of runs of all configurations: measured ones, and from them those of the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.queueing import RunTimes, Seconds
+
+Run = tuple[int, int, int]  # instances that run at once, threads of each, requests in a run
+
+
+def runs_to_measure(cores: int, threads: Sequence[int], instances: Mapping[int, int]) -> list[Run]:
+    """Runs that are measured of single requests, the most telling first.
+
+    One instance with each number of threads, from the fewest and the most on to the middle; and as many
+    instances as there may be (`instances`, by threads), and half as many.
+    """
+    ends = list(dict.fromkeys((threads[0], threads[-1], *threads)))
+    found = [(1, each, 1) for each in ends]
+    most = instances[threads[0]]
+    found += [(count, threads[0], 1) for count in dict.fromkeys((most, max(most // 2, 1))) if count > 1]
+    return [run for run in found if run[0] * run[1] <= cores]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRuns:
+    """Seconds of runs by instances, threads and requests; of one instance and one request at least."""
+
+    samples: Mapping[Run, Seconds]
+
+    def of(self, configuration: Configuration) -> RunTimes:
+        """Run times of a configuration, where they were not measured by the rules of `_estimated`."""
+        instances, threads = configuration.instances, configuration.threads
+        found = {size: self._samples((instances, threads, size)) for size in configuration.sizes}
+        return RunTimes(found, min(1.0, 1.0 / self._contention(instances, threads)))
+
+    def are_of(self, configuration: Configuration) -> bool:
+        """True if all runs of a configuration were measured."""
+        instances, threads = configuration.instances, configuration.threads
+        return all((instances, threads, size) in self.samples for size in configuration.sizes)
+
+    def _samples(self, run: Run) -> Seconds:
+        return self.samples[run] if run in self.samples else self._estimated(*run)
+
+    def _estimated(self, instances: int, threads: int, size: int) -> Seconds:
+        """Samples of the nearest number of threads, times factors for threads, instances and requests."""
+        known = [each for count, each, number in self.samples if (count, number) == (1, 1)]
+        nearest = min(known, key=lambda each: (abs(each - threads), each))
+        factor = self._threads(threads) / self._threads(nearest)
+        factor *= self._contention(instances, threads) * self._batching(threads, size)
+        return self.samples[1, nearest, 1] * factor
+
+    def _threads(self, threads: int) -> float:
+        """Mean seconds of a run with so many threads: a + b / threads between numbers that were measured."""
+        known = sorted(each for count, each, size in self.samples if (count, size) == (1, 1))
+        means = [float(self.samples[1, each, 1].mean()) for each in known]
+        shares = [1.0 / each for each in known]
+        return float(np.interp(1.0 / threads, shares[::-1], means[::-1]))
+
+    def _contention(self, instances: int, threads: int) -> float:
+        """Time of a run while so many instances run, over that of one alone: by the cores that they use."""
+        if instances == 1:
+            return 1.0
+        exact = (instances, threads, 1), (1, threads, 1)
+        if all(run in self.samples for run in exact):
+            return self._ratio(*exact)
+        pairs = {1: 1.0}
+        for count, each, size in self.samples:
+            if count > 1 and size == 1 and (1, each, 1) in self.samples:
+                pairs[count * each] = self._ratio((count, each, 1), (1, each, 1))
+        used = sorted(pairs)
+        return float(np.interp(instances * threads, used, [pairs[cores] for cores in used]))
+
+    def _batching(self, threads: int, size: int) -> float:
+        """Time of a run of so many requests over that of one, linear between sizes that were measured."""
+        with_batches = {each for count, each, number in self.samples if count == 1 and number > 1}
+        if size == 1 or not with_batches:
+            return float(size)
+        each = min(with_batches, key=lambda found: (abs(found - threads), found))
+        sizes = sorted(number for count, found, number in self.samples if (count, found) == (1, each))
+        ratios = [self._ratio((1, each, number), (1, each, 1)) for number in sizes]
+        if size > sizes[-1]:
+            return ratios[-1] * size / sizes[-1]
+        return float(np.interp(size, sizes, ratios))
+
+    def _ratio(self, run: Run, base: Run) -> float:
+        return float(self.samples[run].mean() / self.samples[base].mean())

@@ -1,0 +1,132 @@
+"""Programs and measured runs of one model, for as many instances, threads and requests as are looked at."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from app.engine.planning.capacity import load
+from app.engine.planning.capacity.configuration import Configuration, cores_of
+from app.engine.planning.capacity.queueing import Seconds
+from app.engine.planning.capacity.run_times import Run
+from app.engine.planning.heartbeat import resident_bytes, trim
+
+RUN_SECONDS = 0.4  # of runs back to back
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Runnable(load.Runnable, Protocol):
+    """A program that tells its memory.
+
+    Attributes:
+        own_bytes: of its arena, inputs and outputs; weights, which instances share, are no part of it.
+    """
+
+    @property
+    def own_bytes(self) -> int:
+        """See above."""
+
+    def close(self) -> None:
+        """Give its threads back."""
+
+
+class Model(Protocol):
+    """A model with programs of one number of threads, see `app.engine.entry.served_model.ServedModel`."""
+
+    def programs(self, shapes: Shapes, cores: Sequence[Sequence[int]]) -> Sequence[Runnable]:
+        """Instances of the program for inputs of these shapes, each on cores of its own."""
+
+    def rows_of_outputs(self, shapes: Shapes, count: int) -> frozenset[str]:
+        """Outputs in which so many requests lie one by one; an error where they cannot be together."""
+
+
+@dataclass(slots=True)
+class Study:
+    """What was planned and measured so far.
+
+    Attributes:
+        model: the model, by threads of a program.
+        shapes: of the inputs of one request.
+        inputs: of one request, of its program.
+        instances: most instances, by threads.
+        end: moment, by the monotonic clock, after which nothing more is measured.
+        packed: bytes of the packed weights, so far.
+        planned: programs of all instances by threads and requests of a run.
+        samples: measured seconds.
+    """
+
+    model: Callable[[int], Model]
+    shapes: Shapes
+    inputs: Callable[[Runnable], Mapping[str, object]]
+    instances: Mapping[int, int]
+    end: float
+    packed: Callable[[], int] = lambda: 0
+    planned: dict[tuple[int, int], list[Runnable]] = field(default_factory=dict)
+    samples: dict[Run, Seconds] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more is measured."""
+        return time.monotonic() > self.end
+
+    def programs(self, threads: int, size: int) -> list[Runnable]:
+        """Programs of runs of so many requests, one for each instance; planned when first asked for."""
+        key = threads, size
+        if key not in self.planned:
+            shapes = dict(self.shapes)
+            if size > 1:
+                shapes = {name: (shape[0] * size, *shape[1:]) for name, shape in shapes.items()}
+            cores = cores_of(self.instances[threads], threads)
+            self.planned[key] = list(self.model(threads).programs(shapes, cores))
+        return self.planned[key]
+
+    def loaded(self, count: int, threads: int, sizes: Sequence[int]) -> list[load.Instance]:
+        """So many instances with programs for runs of these numbers of requests."""
+        inputs = self.inputs(self.programs(threads, 1)[0])
+        programs = {size: self.programs(threads, size) for size in sizes}
+        cores = cores_of(self.instances[threads], threads)
+        return [
+            load.Instance({size: found[i] for size, found in programs.items()}, inputs, cores[i])
+            for i in range(count)
+        ]
+
+    def measure(self, run: Run) -> bool:
+        """Measure a run; False where time is over before. The first one is measured in any case."""
+        if run in self.samples or (self.samples and self.is_over):
+            return run in self.samples
+        count, threads, size = run
+        self.samples[run] = load.back_to_back(self.loaded(count, threads, (size,)), size, RUN_SECONDS)
+        return True
+
+    def other_bytes(self) -> int:
+        """Resident bytes of this process besides packed weights and own bytes of programs.
+
+        What planning leaves behind is part of it, as it is in the process of a deployment.
+        """
+        trim()
+        ran = {(threads, size, i) for count, threads, size in self.samples for i in range(count)}
+        own = sum(self.planned[threads, size][i].own_bytes for threads, size, i in ran)
+        return max(0, resident_bytes()[0] - own - self.packed())
+
+    def own_bytes(self, configuration: Configuration) -> int:
+        """Own bytes of all programs; of sizes that have none, in proportion to the nearest that has one."""
+        each = 0
+        for size in configuration.sizes:
+            near = min(
+                self.planned, key=lambda key: (abs(key[1] - size), abs(key[0] - configuration.threads), key)
+            )
+            each += round(self.planned[near][0].own_bytes * size / near[1])
+        return each * configuration.instances
+
+    def keep_only(self, configuration: Configuration) -> None:
+        """End the programs that a configuration does not need."""
+        for (threads, size), found in self.planned.items():
+            needed = threads == configuration.threads and size in configuration.sizes
+            kept = configuration.instances if needed else 0
+            for program in found[kept:]:
+                program.close()
+            del found[kept:]
+        self.planned = {key: found for key, found in self.planned.items() if found}
+        gc.collect()  # graphs are cyclic
+        trim()

@@ -1,0 +1,55 @@
+"""Estimated times of runs, against a model of a machine whose times are known."""
+
+import numpy as np
+import pytest
+
+from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.run_times import MeasuredRuns, Run, runs_to_measure
+
+THREADS = (1, 2, 4, 8)
+
+
+def seconds(instances: int, threads: int, size: int) -> float:
+    """A machine: 20 % of a run is serial, eight busy cores are half as slow again, batches save a quarter."""
+    used = instances * threads if instances > 1 else 1
+    slowed = 1.0 + 0.5 * (used - 1) / 7
+    return 0.010 * (0.2 + 0.8 / threads) * slowed * (0.25 + 0.75 * size)
+
+
+def measured(*runs: Run) -> MeasuredRuns:
+    return MeasuredRuns({run: seconds(*run) * np.array([0.9, 1.0, 1.1]) for run in runs})
+
+
+ENOUGH = measured((1, 1, 1), (1, 8, 1), (8, 1, 1), (1, 1, 8))
+
+
+@pytest.mark.parametrize("run", [(1, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (1, 1, 4), (2, 4, 8)])
+def test_times_that_were_not_measured_follow_from_those_that_were(run: Run) -> None:
+    instances, threads, size = run
+    times = ENOUGH.of(Configuration(instances, threads, (1, size) if size > 1 else (1,)))
+    assert times.samples[size].mean() == pytest.approx(seconds(*run), rel=1e-9)
+    assert times.alone == pytest.approx(min(1.0, seconds(1, threads, 1) / seconds(instances, threads, 1)))
+
+
+def test_measured_samples_are_taken_as_they_are() -> None:
+    assert (ENOUGH.of(Configuration(8, 1)).samples[1] == ENOUGH.samples[8, 1, 1]).all()
+    assert ENOUGH.are_of(Configuration(8, 1))
+    assert not ENOUGH.are_of(Configuration(8, 1, (1, 8)))
+
+
+def test_the_estimate_keeps_the_spread_of_the_samples() -> None:
+    found = ENOUGH.of(Configuration(1, 4)).samples[1]
+    np.testing.assert_allclose(found / found.mean(), [0.9, 1.0, 1.1])
+
+
+def test_one_measurement_is_enough_for_single_requests() -> None:
+    only = measured((1, 1, 1))
+    assert only.of(Configuration(4, 1)).samples[1].mean() == pytest.approx(seconds(1, 1, 1))
+
+
+def test_the_ends_are_measured_first() -> None:
+    most = {threads: 8 // threads for threads in THREADS}
+    assert runs_to_measure(8, THREADS, most) == [
+        (1, 1, 1), (1, 8, 1), (1, 2, 1), (1, 4, 1), (8, 1, 1), (4, 1, 1)
+    ]  # fmt: skip
+    assert runs_to_measure(1, (1,), {1: 1}) == [(1, 1, 1)]

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-precision bench-ready bench-zoo bench-resident
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-precision bench-ready bench-zoo bench-resident bench-symbolic
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -182,6 +182,10 @@ bench-serving: $(VENV)/.installed-test
 # Resident memory of a model with several shapes and instances: MODEL=resnet50.
 bench-resident: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.resident $(MODEL)
+
+# Programs of regions of shapes beside those planned for a shape alone; MODEL names some of them.
+bench-symbolic: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.symbolic $(MODEL)
 
 # Sparse weights, beside dense ones.
 bench-sparse: $(VENV)/.installed-bench

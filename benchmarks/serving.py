@@ -4,6 +4,9 @@ A service of its own optimizes the model and deploys it. Then, in turns of some 
 binary tensors beside the same program called in this process (the overhead is the median of the turns'
 differences of medians), and several clients, each a process, beside the same program called back to back
 (throughput). All share the machine's cores, as they would on a server.
+
+With `--overload SECONDS` it offers a multiple of the capacity instead: that is what a few connections get
+which always have a request, before and after. Both loads come from a process on the same cores.
 """
 
 import argparse
@@ -17,12 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -30,12 +36,14 @@ from app.client import Client
 from app.engine.entry.served_model import ServedModel
 from app.engine.types.options import Bindings, Options
 from app.settings import PREFIX, Settings
-from benchmarks import models
+from benchmarks import http_load, models
 from benchmarks.row import recorded_inputs
 
 Array = np.ndarray[Any, Any]
 NAME = "bench"
 READY_SECONDS = 300.0
+ALWAYS = 1e4  # requests per second, more than any connection sends: each has always one
+MANY = 256  # connections of an overload
 TURN = 10  # calls of a turn: a client waits for answers, it does not run the model itself in between
 
 
@@ -50,6 +58,12 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=150, help="of one client, for the overhead")
     parser.add_argument("--seconds", type=float, default=4.0, help="of a round of throughput")
     parser.add_argument("--rounds", type=int, default=3, help="of throughput, each way")
+    parser.add_argument(
+        "--overload", type=float, metavar="SECONDS", help="offer more than the capacity so long"
+    )
+    parser.add_argument("--times", type=float, default=4.0, help="of the capacity, in an overload")
+    parser.add_argument("--timeout", type=float, default=1.0, help="seconds that a request of it may take")
+    parser.add_argument("--instances", type=int, default=1, help="of the deployment")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
 
@@ -65,10 +79,13 @@ def main(line: Sequence[str] | None = None) -> None:
             sys.exit(f"{found.name}: {found.reason}")
         inputs = recorded_inputs(found.path) or seeded_inputs(found.path, kernels)
         with service(Path(scratch), kernels) as url:
-            deploy(url, found.path, inputs, arguments.threads)
-            row = measure(url, found.path, inputs, kernels, arguments)
+            deploy(url, found.path, inputs, arguments.threads, arguments.instances)
+            if arguments.overload:
+                row = overload(url, inputs, models.bindings_of(inputs).values, arguments)
+            else:
+                row = measure(url, found.path, inputs, kernels, arguments)
     row = {"model": found.name, "threads": arguments.threads, "clients": arguments.clients, **row}
-    console.print(table_of(row))
+    console.print(overload_table(row) if arguments.overload else table_of(row))
     if arguments.json:
         arguments.json.write_text(json.dumps(row, indent=1) + "\n")
 
@@ -104,7 +121,7 @@ def service(scratch: Path, kernels: Path) -> Iterator[str]:
         process.wait(30)
 
 
-def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int) -> None:
+def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, instances: int = 1) -> None:
     """Optimize the model and wait until it answers."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
@@ -126,7 +143,7 @@ def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int) -> None
         done = client.wait(job.id)
         if done.state != "succeeded":
             sys.exit(f"the job {done.state}: {done.code} {done.detail}")
-        client.deploy(job.id, NAME)
+        client.deploy(job.id, NAME, instances=instances)
         deployed = client.wait_until_ready(NAME, timeout=READY_SECONDS)
         if deployed.state != "ready":
             sys.exit(f"the model is {deployed.state}: {deployed.detail}")
@@ -172,6 +189,85 @@ def measure(
         "served_samples": served,
         "bare_samples": bare,
     }
+
+
+def overload(
+    url: str, inputs: dict[str, Array], fixed: Mapping[str, Any], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """What becomes of requests of which more come than can be served."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    address = host, int(port)
+    given = {name: array for name, array in inputs.items() if name not in fixed}
+    patient = http_load.request_of(NAME, given)
+    hasty = http_load.request_of(NAME, given, arguments.timeout)
+    few, many = 2 * arguments.instances + 2, MANY
+
+    def capacity() -> float:
+        seconds = max(5.0, arguments.seconds)
+        outcomes, _ = http_load.offered(address, patient, ALWAYS, seconds, few)
+        return served(outcomes, seconds)
+
+    capacity()  # to warm up
+    before, memory = capacity(), resident_of_processes()
+    rate = arguments.times * before
+    outcomes, unsent = http_load.offered(address, hasty, rate, arguments.overload, many)
+    grown = resident_of_processes() - memory
+    after = capacity()
+    refused = [o for o in outcomes if o.status == HTTPStatus.SERVICE_UNAVAILABLE]
+    statuses = Counter(o.status for o in outcomes)
+    return {
+        "capacity_before": before,
+        "capacity_after": after,
+        "offered": rate,
+        "served": served(outcomes, arguments.overload),
+        "share": served(outcomes, arguments.overload) / statistics.mean((before, after)),
+        "statuses": dict(sorted(statuses.items())),
+        "unsent": unsent,
+        "late": sum(o.status == HTTPStatus.OK and o.seconds > arguments.timeout for o in outcomes),
+        "answered_ms": percentiles([o.seconds for o in outcomes if o.status == HTTPStatus.OK]),
+        "refused_ms": percentiles([o.seconds for o in refused]),
+        "sender_late_ms": percentiles([o.late for o in outcomes]),
+        "without_retry_after": sum(o.retry_after is None for o in refused),
+        "grown_bytes": grown,
+    }
+
+
+def served(outcomes: Sequence[http_load.Outcome], seconds: float) -> float:
+    """Inferences per second that were answered while the load lasted."""
+    return sum(o.status == HTTPStatus.OK and o.at + o.seconds <= seconds for o in outcomes) / seconds
+
+
+def percentiles(seconds: Sequence[float]) -> list[float]:
+    """50th, 99th and 100th, in ms."""
+    return [float(value) * 1e3 for value in np.percentile(seconds, (50, 99, 100))] if seconds else []
+
+
+def resident_of_processes() -> int:
+    """Resident bytes of the service: all processes that this one has started."""
+    return sum(child.memory_info().rss for child in psutil.Process().children(recursive=True))
+
+
+def overload_table(row: dict[str, Any]) -> Table:
+    """The figures of an overload, with what they are to be."""
+    table = Table("", "measured", "wanted", title=f"{row['model']}, {row['offered']:.0f} requests/s offered")
+    capacity = f"{row['capacity_before']:.1f}/s before, {row['capacity_after']:.1f}/s after"
+    figures = [
+        [f"{value:.0f}" for value in row[name]] for name in ("answered_ms", "refused_ms", "sender_late_ms")
+    ]
+    for line in (
+        ("capacity", capacity, ""),
+        ("served", f"{row['served']:.1f}/s, {row['share']:.1%}", "at least 95 %"),
+        ("answers by status", str(row["statuses"]), "200 and 503"),
+        ("later than their deadline", str(row["late"]), "0"),
+        ("answered, p50, p99, most", " ".join(figures[0]) + " ms", ""),
+        ("refused, p50, p99, most", " ".join(figures[1]) + " ms", ""),
+        ("refused without Retry-After", str(row["without_retry_after"]), "0"),
+        ("not sent: no connection was free", str(row["unsent"]), ""),
+        ("sent late, p50, p99, most", " ".join(figures[2]) + " ms", ""),
+        ("resident memory grown", f"{row['grown_bytes'] / 2**20:.0f} MiB", "flat"),
+    ):
+        table.add_row(*line)
+    return table
 
 
 def timed(call: Callable[[], object], times: int) -> list[float]:

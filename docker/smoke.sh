@@ -4,6 +4,8 @@
 #
 #   docker/smoke.sh [--keep]     --keep leaves the containers running
 #
+# A library is also run with an old C library, in the image STOWPLAN_OLD_IMAGE (centos:7, glibc 2.17, whose
+# Python has ctypes), where the engine has it or can get it.
 # STOWPLAN_BASE names a base image with Python 3.11; without it, and without a registry, one is made of
 # Debian's packages (as root, with debootstrap). What is made is kept in STOWPLAN_SMOKE
 # (/var/tmp/stowplan-smoke) for the next run.
@@ -146,6 +148,43 @@ import sqlite3
 print(sqlite3.connect('/data/stowplan.db').execute('select attempt from jobs where id = ?', ('$job',)).fetchone()[0])" | tr -d '\r')
 [ "$starts" -ge 2 ] || fail "the job was started $starts times: the kill did not hit it"
 say "the job succeeded, at start $starts"
+
+# --- a library, where the C library is old -------------------------------------------------------------
+old=${STOWPLAN_OLD_IMAGE:-centos:7}
+if docker image inspect "$old" >/dev/null 2>&1 || timeout 60 docker pull --quiet "$old" >/dev/null 2>&1; then
+    inside sh -c 'cd /tmp && stowplan optimize model.onnx --export c --quick --out exported >/dev/null &&
+        tar -xzf exported/*.tar.gz -C exported --strip-components 1' || fail "no library was exported"
+    rm -rf "$place/exported"
+    mkdir -p "$place/exported"
+    inside cat /tmp/exported/model.so >"$place/exported/model.so"
+    # The outputs of two instances, of one thread and of two, are the same and not all zero.
+    program='
+import ctypes, platform, sys
+library = ctypes.CDLL("/exported/model.so")
+class Tensor(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("shape", ctypes.c_void_p), ("rank", ctypes.c_int),
+                ("dtype", ctypes.c_int), ("bytes", ctypes.c_uint64)]
+library.stowplan_input.restype = library.stowplan_output.restype = ctypes.POINTER(Tensor)
+library.stowplan_input_memory.restype = library.stowplan_output_memory.restype = ctypes.c_void_p
+found = []
+for threads in (1, 2):
+    model = ctypes.c_void_p()
+    assert library.stowplan_create(ctypes.byref(model), threads, 0) == 0
+    count = library.stowplan_input(0).contents.bytes // 4
+    x = (ctypes.c_float * count).from_address(library.stowplan_input_memory(model, 0))
+    for i in range(count): x[i] = i % 7 / 7.0
+    assert library.stowplan_run(model) == 0
+    found.append(ctypes.string_at(library.stowplan_output_memory(model, 0), library.stowplan_output(0).contents.bytes))
+    library.stowplan_destroy(model)
+assert found[0] == found[1] and any(bytearray(found[0]))
+sys.stdout.write(" ".join(platform.libc_ver()))
+'
+    told=$(docker run --rm --network none --volume "$place/exported:/exported:ro" "$old" python -c "$program") ||
+        fail "the library does not run in $old"
+    say "a library runs in $old, $told"
+else
+    say "NOT RUN with an old C library: no image $old here, and no registry has it for us"
+fi
 
 # --- down and up ------------------------------------------------------------------------------------
 sum() { inside sh -c "cd /tmp && stowplan jobs artifacts $job optimized.onnx --out /tmp/out >/dev/null && sha256sum /tmp/out/optimized.onnx" | cut -d ' ' -f 1; }

@@ -41,18 +41,26 @@ class Representation(BackendRep):
         return [outputs[o.name] for o in self._model.graph.output]
 
     def own_kernels(self) -> bool:
-        """Whether every step was a kernel of ours or a view, and one of them read what varies.
+        """True if every step was a kernel of ours or a view, and one of them read what varies."""
+        return not self.is_folded and not self.foreign()
 
-        In a model that was folded to constants no step does: constants are copied at most.
-        """
+    @property
+    def is_folded(self) -> bool:
+        """True if the model was folded to constants, which are copied at most: nothing varies."""
         assert self.session is not None
         steps = self.session.program.steps
-        varying = any(not graph.is_constant(v) for s in steps for v in s.group.inputs)
-        return varying and all(
-            isinstance(c, KernelCall) or (isinstance(c, HostCall) and c.is_compiled)
-            for s in steps
-            for c in s.calls
-        )
+        return all(graph.is_constant(v) for s in steps for v in s.group.inputs)
+
+    def foreign(self) -> list[str]:
+        """What computes each step that is no kernel of ours."""
+        assert self.session is not None
+        return [
+            s.choice.implementation.name
+            for s in self.session.program.steps
+            if not all(
+                isinstance(c, KernelCall) or (isinstance(c, HostCall) and c.is_compiled) for c in s.calls
+            )
+        ]
 
     def implementations(self) -> list[str]:
         """What computes each step."""

@@ -14,6 +14,7 @@ from app.client import Client, Job
 
 _REPEATABLE = (
     ("--input", "NAME=1x3x224x224", "shape of an input"),
+    ("--shape-histogram", "N=1,L=128:0.9", "expected sizes of the symbols of inputs, and their weight"),
     ("--value", "NAME=16000", "value of a scalar input"),
     ("--range", "NAME=0:30522", "range of random integers"),
     ("--storage", "NAME=csr:0.01", "sparse input and the most that it holds, a number or a share below 1"),
@@ -211,6 +212,7 @@ def request(arguments: argparse.Namespace) -> dict[str, Any]:
         options["backends"] = arguments.backends
     return {
         "input_shapes": input_shapes(arguments.input),
+        "shape_histogram": [expected_shape(text) for text in arguments.shape_histogram],
         "input_values": {k: number(k, v) for k, v in pairs(arguments.value, "value").items()},
         "input_ranges": {k: _range(k, v) for k, v in pairs(arguments.range, "range").items()},
         "input_storage": _storages(arguments.storage, "storage"),
@@ -236,6 +238,16 @@ def input_shapes(given: list[str]) -> dict[str, list[int | str]]:
     """Shapes of inputs, from texts such as x=1x3x224x224 or ids=N<=8,L<=512."""
     found = pairs([text.replace("<=", "\0") for text in given], "input")
     return {name: dims(name, text.replace("\0", "<=")) for name, text in found.items()}
+
+
+def expected_shape(text: str) -> dict[str, object]:
+    """Sizes of symbols and their weight, from a text such as N=1,L=128:0.9."""
+    sizes, sign, weight = text.rpartition(":")
+    try:
+        given = pairs(sizes.split(","), "shape-histogram") if sign else {}
+        return {"sizes": {name: int(size) for name, size in given.items()}, "weight": float(weight)}
+    except ValueError:
+        raise ValueError(f"--shape-histogram: expected N=1,L=128:0.9, found {text!r}") from None
 
 
 def dims(name: str, text: str) -> list[int | str]:

@@ -39,8 +39,10 @@ def test_the_peak_of_a_shape_is_told_by_the_memory_of_the_job(service: Served) -
     region = {
         "symbols": {"N": [1, 8, 1]},
         "inputs": {"x": ["N"]},
-        "buffers": [buffer | {"below": {}}],
-        "exact": True,
+        "pieces": [
+            {"symbols": {"N": [1, 3, 1]}, "buffers": [buffer | {"below": {}}], "exact": True},
+            {"symbols": {"N": [4, 8, 1]}, "buffers": [buffer | {"below": {}}], "exact": False},
+        ],
         "worst_bytes": 512,
         "proof": "",
     }
@@ -48,6 +50,8 @@ def test_the_peak_of_a_shape_is_told_by_the_memory_of_the_job(service: Served) -
     url = f"/v1/jobs/{service.end(service.submit(f'memory {text}'))['id']}/peak"
     answer = service.http.post(url, json={"input_shapes": {"x": [3]}})
     assert answer.json() == {"peak_bytes": 192, "exact": True, "worst_bytes": 512, "proof": ""}
+    answer = service.http.post(url, json={"input_shapes": {"x": [4]}})
+    assert answer.json() == {"peak_bytes": 256, "exact": False, "worst_bytes": 512, "proof": ""}
     refused(service.http.post(url, json={"input_shapes": {"x": [9]}}), 422, "request-invalid")
     other = service.end(service.submit('memory {"peak_bytes":7}'))["id"]
     body = service.http.post(f"/v1/jobs/{other}/peak", json={"input_shapes": {"x": [3]}})

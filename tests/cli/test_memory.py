@@ -12,21 +12,25 @@ REGION: dict[str, Any] = {
     "symbols": {"N": [1, 8, 1]},
     "inputs": {"x": ["N", 4]},
     "points": 8,
-    "buffers": [
+    "pieces": [
         {
-            "id": name,
-            "lower": 0,
-            "upper": 2,
-            "alignment": 64,
-            "bytes": {"text": "16*N", "terms": [[16, ["N"]]], "divisor": 1},
-            "parts": [],
-            "table": [],
-            "below": below,
+            "symbols": {"N": [1, 8, 1]},
+            "buffers": [
+                {
+                    "id": name,
+                    "lower": 0,
+                    "upper": 2,
+                    "alignment": 64,
+                    "bytes": {"text": "16*N", "terms": [[16, ["N"]]], "divisor": 1},
+                    "parts": [],
+                    "table": [],
+                    "below": below,
+                }
+                for name, below in (("a", {}), ("b", {"a": False}))
+            ],
+            "exact": True,
         }
-        for name, below in (("a", {}), ("b", {"a": False}))
     ],
-    "exact": True,
-    "notes": [],
     "worst_bytes": 256,
     "proof": "every shape",
 }

@@ -195,3 +195,19 @@ def test_a_benchmark_names_its_backends() -> None:
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)
     assert parser.parse_args(["--backends", "numba-cpu"]).backends == ["numba-cpu"]
+
+
+def test_expected_shapes_are_told_on_the_command_line() -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    line = ["m.onnx", "--input", "ids=N<=8,L<=512", "--shape-histogram", "N=1,L=128:0.9"]
+    asked = submit.request(parser.parse_args([*line, "--shape-histogram", "N=8,L=64:0.1"]))
+    expected = [{"sizes": {"N": 1, "L": 128}, "weight": 0.9}, {"sizes": {"N": 8, "L": 64}, "weight": 0.1}]
+    assert asked["shape_histogram"] == expected
+    shapes = asked["input_shapes"]
+    found = BindingsRequest(input_shapes=shapes, shape_histogram=expected)
+    assert [e.model_dump() for e in found.shape_histogram] == expected
+    with pytest.raises(ValueError, match="N=9, L=1 is no shape of N:1..8, L:1..512"):
+        BindingsRequest(input_shapes=shapes, shape_histogram=[{"sizes": {"N": 9, "L": 1}, "weight": 1}])
+    with pytest.raises(ValueError, match="expected N=1,L=128:0.9, found 'N=1'"):
+        submit.request(parser.parse_args([*line, "--shape-histogram", "N=1"]))

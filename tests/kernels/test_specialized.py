@@ -219,7 +219,7 @@ WRONG = {
     "TopK (x, a)": (integers(5), integers(6)),
     "Pad (x, a)": (integers(*[0] * 8), integers(-5, *[0] * 7)),
     "Resize (x, , , a)": (integers(4, 1, 6, 5), integers(4, 1, 0, 5)),
-    "Slice (x, a, a, a, a)": (integers(1), integers(0)),
+    "Slice (x, c, d, e, a)": (integers(1), integers(0)),
 }
 
 
@@ -228,7 +228,9 @@ def test_parameters_that_do_not_fit_are_an_error(compiler: Compiler, tmp_path: P
     good, bad = WRONG[body]
     outputs = "y, i" if body.startswith("TopK") else "y"
     text = f"""<ir_version: 10, opset_import: ["": 21]>
-        g (float[4,1,6,5] x, int64[{good.size}] a) => (float y) {{ {outputs} = {body} }}"""
+        g (float[4,1,6,5] x, int64[{good.size}] a) => (float y) {{
+        c = Constant <value_ints = [1]> () d = Constant <value_ints = [4]> ()
+        e = Constant <value_ints = [0]> () {outputs} = {body} }}"""
     session = on_own_kernels(compiler, tmp_path, text)
     before = session.run({"x": X, "a": good})
     with pytest.raises(KernelError, match=body.split()[0]):
@@ -279,6 +281,30 @@ def test_operators_on_values_of_unknown_sizes(compiler: Compiler, tmp_path: Path
         assert isinstance(found, np.ndarray)
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    session.close()
+
+
+FUSED = {
+    "u = Exp(t) v = Mul(u, b) y = Sub(v, t)": lambda t, b: np.exp(t) * b - t,
+    "u = Mul(t, b) v = Tanh(u) w = Add(v, c) y = Mul(w, t)": lambda t, b: (np.tanh(t * b) + 0.5) * t,
+    "u = Neg(t) y = Add(u, u)": lambda t, _b: -2 * t,
+    "u = Neg(t) v = Exp(u) w = Add(u, b) y = Mul(v, w)": lambda t, b: np.exp(-t) * (b - t),
+}
+
+
+@pytest.mark.parametrize("body", FUSED)
+def test_elementwise_operators_on_values_of_unknown_sizes_are_one_kernel(
+    compiler: Compiler, tmp_path: Path, body: str
+) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[7,3] x, int64[1] s, int64[1] e, float[3] b)
+        => (float y) {{ c = Constant <value_float = 0.5> () t = Slice(x, s, e) {body} }}"""
+    session = on_own_kernels(compiler, tmp_path, text)
+    assert len(session.program.steps) == 2
+    x, b = (RANDOM.standard_normal(s).astype(np.float32) for s in ((7, 3), (3,)))
+    for first, last in ((2, 6), (6, 7), (3, 3), (0, 7)):
+        found = session.run({"x": x, "s": integers(first), "e": integers(last), "b": b})["y"]
+        expected = FUSED[body](x[first:last].astype(np.float64), b.astype(np.float64))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, strict=False)
     session.close()
 
 

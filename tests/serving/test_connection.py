@@ -29,8 +29,12 @@ def port() -> Iterator[int]:
         body = await request.body()
         return JSONResponse({"bytes": len(body), "last": body[-3:].decode()})
 
+    @app.post("/refuse")
+    async def refuse() -> JSONResponse:
+        return JSONResponse({"refused": True}, 503)
+
     number = free_port()
-    limiter = ConnectionLimiter(ConnectionLimits(connections=10, head_seconds=10.0, silence_seconds=10.0))
+    limiter = ConnectionLimiter(ConnectionLimits(connections=40, head_seconds=10.0, silence_seconds=10.0))
     config = uvicorn.Config(app, port=number, log_level="error", http=limiter.protocol(), ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -48,8 +52,8 @@ def connected(port: int) -> Iterator[socket.socket]:
         yield connection
 
 
-def head(nbytes: int, more: str = "") -> bytes:
-    return f"POST /count HTTP/1.1\r\nhost: x\r\ncontent-length: {nbytes}\r\n{more}\r\n".encode()
+def head(nbytes: int, more: str = "", path: str = "/count") -> bytes:
+    return f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {nbytes}\r\n{more}\r\n".encode()
 
 
 def answer(connection: socket.socket) -> dict[str, Any]:
@@ -91,6 +95,39 @@ def test_requests_may_be_sent_ahead(port: int) -> None:
         connection.sendall(head(3) + b"one" + head(5) + b"twoab" + head(100_000)[:20])
         connection.sendall(head(100_000)[20:] + b"y" * 100_000)
         assert [answer(connection)["last"] for _ in range(3)] == ["one", "oab", "yyy"]
+
+
+def test_a_refused_request_is_answered_before_its_body_and_the_connection_stays(port: int) -> None:
+    with connected(port) as connection:
+        for _ in range(2):
+            connection.sendall(head(3_000_000, path="/refuse") + b"x" * 1_000_000)
+            assert answer(connection) == {"refused": True}
+            connection.sendall(b"x" * 2_000_000)
+        connection.sendall(head(3) + b"abc")
+        assert answer(connection)["last"] == "abc"
+
+
+def test_refused_bodies_that_do_not_come_hold_nobody_up(port: int) -> None:
+    with contextlib.ExitStack() as stack:
+        refused = [stack.enter_context(connected(port)) for _ in range(24)]
+        for connection in refused:
+            connection.sendall(head(2_000_000, path="/refuse") + b"x" * 100_000)
+            assert answer(connection) == {"refused": True}
+        with connected(port) as connection:
+            connection.sendall(head(1_000_000) + b"y" * 1_000_000)
+            assert answer(connection)["bytes"] == 1_000_000
+        # The last ones end first: those before them do not come, and make way.
+        for connection in reversed(refused):
+            connection.sendall(b"x" * 1_900_000 + head(3) + b"abc")
+            assert answer(connection)["last"] == "abc"
+
+
+def test_requests_sent_ahead_of_a_refusal_are_answered(port: int) -> None:
+    with connected(port) as connection:
+        connection.sendall(head(3, path="/refuse") + b"abc" + head(200_000) + b"z" * 100)
+        assert answer(connection) == {"refused": True}
+        connection.sendall(b"z" * 199_900)
+        assert answer(connection)["bytes"] == 200_000
 
 
 def test_a_head_has_bounds(port: int) -> None:

@@ -46,6 +46,7 @@ def served(model: Path) -> Iterator[tuple[Served, str]]:
         job = here.submit(
             here.upload(model).id,
             input_shapes={"x": ["N<=3", 3, "H:8..64%8", 16]},
+            shape_histogram=[{"sizes": {"N": 1, "H": 24}, "weight": 2}],
             options={"autotune": False, "timings": "predicted", "backends": ["numba-cpu"]},
         )
         done = here.wait(job.id, timeout=120)
@@ -76,6 +77,20 @@ def test_the_peak_of_a_shape_is_known_before_it_runs(
     assert "'x' takes [N:1..3, 3, H:8..64%8, 16], found [2, 3, 41, 16]" in capsys.readouterr().err
     refused = service.http.post(f"/v1/jobs/{job}/peak", json={"input_shapes": {"x": [4, 3, 8, 16]}})
     assert (refused.status_code, refused.json()["code"]) == (422, "request-invalid")
+
+
+def test_a_job_tells_the_plans_of_its_region_and_what_they_lose(served: tuple[Served, str]) -> None:
+    service, job = served
+    summary = service.http.get(f"/v1/jobs/{job}").json()["summary"]
+    region = summary["region"]
+    assert sum(piece["points"] for piece in region["pieces"]) == region["points"] == 24
+    assert {"N": 1, "H": 24} in [sample["sizes"] for sample in region["curve"]]
+    for sample in region["curve"]:
+        assert sample["loss"] == pytest.approx(sample["seconds"] / sample["own_seconds"])
+        assert sample["measured"] == 0
+    page = service.http.get(f"/jobs/{job}/report").text
+    assert "Time lost to a plan for one shape" in page
+    assert "N=1 H=24" in page
 
 
 def test_a_deployment_answers_every_shape_of_the_region(served: tuple[Served, str], model: Path) -> None:

@@ -1,11 +1,15 @@
 """Limits of connections: their number, the size and time of a request's head, the time for an answer.
 
 uvicorn's protocol enforces none of these. A body that stalls is the matter of `app.api.http.body_limits`.
+
+The rest of a body whose request was answered before it had come is read only so that the client can send it,
+and then read the answer. Few such bodies are read at once: those of requests that are served go first.
 """
 
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +21,8 @@ _LOOK_SECONDS = 0.5  # between two looks at all connections
 _MAX_CLOSED = 25  # connections in one look: each takes some 50 us, and other requests wait meanwhile
 _NEXT_SECONDS = 0.005  # before the next look where more connections are late
 _MAX_HEAD = 1 << 17  # byte of a request line and headers; those read with its first byte do not count
+_DRAINED = 16  # bodies of answered requests that are read at once
+_DRAIN_SECONDS = 0.5  # after which one that is read still makes way for another
 _REJECTION = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 logger = logging.getLogger("stowplan.connections")
 
@@ -44,6 +50,8 @@ class ConnectionLimiter:
         self.clock = clock
         self._open: dict[LimitedConnection, None] = {}  # oldest first
         self._look: asyncio.TimerHandle | None = None
+        self._held: deque[LimitedConnection] = deque()  # with the rest of a body that nobody needs
+        self._drained: dict[LimitedConnection, float] = {}  # whose rest is read, and since when
 
     def protocol(self) -> type[asyncio.Protocol]:
         """HTTP protocol with these limits, for the server to make one of each connection."""
@@ -61,6 +69,27 @@ class ConnectionLimiter:
     def remove(self, connection: "LimitedConnection") -> None:
         """Forget a connection."""
         self._open.pop(connection, None)
+        self.drained(connection)
+
+    def hold(self, connection: "LimitedConnection") -> None:
+        """Read the rest of a body that nobody needs when its turn comes."""
+        if connection.timeout_keep_alive_task is not None:
+            connection.timeout_keep_alive_task.cancel()  # it is not the client that is silent
+        connection.flow.pause_reading()
+        self._held.append(connection)
+        self._drain()
+
+    def drained(self, connection: "LimitedConnection") -> None:
+        """Let another connection have its turn, where this one had one."""
+        if self._drained.pop(connection, None) is not None:
+            self._drain()
+
+    def _drain(self) -> None:
+        while self._held and len(self._drained) < _DRAINED:
+            connection = self._held.popleft()
+            if not connection.transport.is_closing():
+                self._drained[connection] = connection.head_since = self.clock()
+                connection.flow.resume_reading()
 
     def _arm(self, seconds: float = _LOOK_SECONDS) -> None:
         if self._look is None and self._open:
@@ -69,6 +98,8 @@ class ConnectionLimiter:
     def _close_late(self) -> None:
         self._look = None
         now, limits = self.clock(), self.limits
+        for connection in [c for c, since in self._drained.items() if since < now - _DRAIN_SECONDS]:
+            self.drained(connection)
         head_due, answer_due = now - limits.head_seconds, now - limits.silence_seconds
         late = [
             c for c in self._open if not c.requests and c.head_since is not None and c.head_since < head_due
@@ -100,6 +131,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().__init__(**named)
         self._limiter = limiter
         self._head_nbytes: int | None = None  # of the present head so far; None outside of one
+        self._in_body = False  # a head has come, and its body not whole
         self.requests = 0
         self.head_since: float | None = limiter.clock()
         self.paused_since: float | None = None
@@ -135,14 +167,23 @@ class LimitedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Count a request whose head has come."""
         self._head_nbytes = None
+        self._in_body = True
         super().on_headers_complete()
         self.requests += 1
+
+    def on_message_complete(self) -> None:
+        """Note the end of a body."""
+        self._in_body = False
+        super().on_message_complete()
+        self._limiter.drained(self)
 
     def on_response_complete(self) -> None:
         """Count an answered request no longer."""
         self.requests -= 1
         self.head_since = None
         super().on_response_complete()
+        if self._in_body and not self.requests and not self.transport.is_closing():
+            self._limiter.hold(self)
 
     def pause_writing(self) -> None:
         """Note when the client stopped taking an answer."""

@@ -133,7 +133,7 @@ async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf
         }
         request = {
             "options": deployments.resolved_options(job),
-            "bindings": job["request"]["bindings"],
+            "bindings": deployments.resolved_bindings(job),
             "limits": asdict(limits_of(service.settings, "capacity", JobLimits())),
             "capacity": asked,
             "model": deployments.quantized(connection, job),

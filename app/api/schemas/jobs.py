@@ -28,7 +28,7 @@ from app.engine.types.options import (
     Semantics,
     Timings,
 )
-from app.engine.types.regions.region import region_of
+from app.engine.types.regions.region import region_of, weighted_points
 from app.engine.types.storage import DeclaredStorage
 
 _DEFAULTS = Options()
@@ -195,6 +195,13 @@ class InputStorage(Schema):
         return DeclaredStorage(self.storage, self.nnz if self.storage == "csr" else self.rows, self.density)
 
 
+class ExpectedShape(Schema):
+    """A shape of a region of shapes, and how often it is expected relative to others."""
+
+    sizes: dict[Name, Dimension] = Field(description="Sizes by symbol: all of them.", max_length=64)
+    weight: float = Field(gt=0, allow_inf_nan=False, description="Relative to the others; of any unit.")
+
+
 class BindingsRequest(Schema):
     """Shapes, values and ranges of a model's inputs."""
 
@@ -203,6 +210,15 @@ class BindingsRequest(Schema):
         description="Dimensions by input name: numbers, or symbols whose sizes one program serves: `N<=8` (1 "
         "to 8), `H:32..640%32` (multiples of 32), `N` (the same size as where its bounds are spelled).",
         max_length=4096,
+    )
+    shape_histogram: list[ExpectedShape] = Field(
+        default_factory=list,
+        description="Shapes that are expected, where `input_shapes` has symbols: plans are compared by their "
+        "mean time there. Without any, corners and middle of the region count equally.",
+        max_length=16,
+        examples=[
+            [{"sizes": {"N": 1, "L": 128}, "weight": 0.9}, {"sizes": {"N": 8, "L": 64}, "weight": 0.1}]
+        ],
     )
     input_values: dict[Name, Scalar] = Field(
         default_factory=dict, description="Scalars by input name; they become constants.", max_length=4096
@@ -247,6 +263,14 @@ class BindingsRequest(Schema):
         except InputError as error:
             raise ValueError(error.message) from None
         return shapes
+
+    @model_validator(mode="after")
+    def _expected(self) -> Self:
+        try:
+            weighted_points(region_of(self.input_shapes), [e.model_dump() for e in self.shape_histogram])
+        except InputError as error:
+            raise ValueError(error.message) from None
+        return self
 
 
 class JobRequest(BindingsRequest):

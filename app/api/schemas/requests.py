@@ -64,10 +64,10 @@ def drafts_of(
             "options": asked(body.options),
             "bindings": {
                 "shapes": body.input_shapes,
+                **_optional_bindings(body),
                 "values": body.input_values,
                 "ranges": {k: list(v) for k, v in body.input_ranges.items()},
                 **storage_of(body),
-                **({"samples": body.samples} if body.samples else {}),
             },
             "limits": asdict(limits),
         }
@@ -92,6 +92,13 @@ def drafts_of(
             )
         )
     return drafts
+
+
+def _optional_bindings(body: BindingsRequest) -> dict[str, Any]:
+    """The fields `shape_histogram` and `samples` of bindings, where a request has them."""
+    entries = [entry.model_dump() for entry in body.shape_histogram]
+    given = {"shape_histogram": entries, "samples": body.samples}
+    return {name: value for name, value in given.items() if value}
 
 
 def draft_again(

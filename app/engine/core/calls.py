@@ -264,6 +264,8 @@ class HostCall:
     With `kernels` it is called with the node and these, compiled, as functions of addresses and numbers
     (`CompiledKernel.function`): of operators whose results have a size that they find out.
 
+    With `nodes` as well it computes these together, `node` the last of them, and they are given too.
+
     `evaluated` are the bodies that the reference evaluator runs, whose memory has no bound: the names of
     their attributes, and the least bytes that one run of them holds.
     """
@@ -275,6 +277,7 @@ class HostCall:
     bodies: tuple[Body | None, ...] = ()
     evaluated: tuple[tuple[str, int], ...] = ()
     kernels: tuple["Request", ...] = ()
+    nodes: tuple[ir.Node, ...] = ()
 
     @property
     def is_compiled(self) -> bool:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.execution import Execution, Measured
-from app.engine.entry.region import region_json
+from app.engine.entry.region import region_json, region_summary
 from app.engine.entry.summary import summary_json, timed_steps, timings_json
 from app.engine.export.artifacts import write_libraries
 from app.engine.export.processors import processor_of
@@ -137,8 +137,7 @@ def optimize(
             heartbeat.progress("load", 0, 1)
             spool = Spool(Path(scratch) / "weights")
             heartbeat.between = spool.release
-            job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, None)
-            job = _budgeted(job)
+            job = _budgeted(_Job(path, target, options, bindings, folder, kernels, external, heartbeat, None))
             loaded = expanded(load(job.path, external=job.external, spool=spool), bindings)
             job = dataclasses.replace(job, absent=_rejection(loaded, target, options))
             model = _prepared(job, loaded, Path(scratch), spool)
@@ -152,11 +151,13 @@ def optimize(
             if bindings.tensors and job.runs_here:
                 write_outputs(folder / "outputs.npz", verified.execution.outputs())
             verified.execution.close()
-            region = region_json(job.path, job.external, target, options, bindings, planned)
+            tuning = _tuning(job, model, planned)
+            region = region_json(job.path, job.external, target, options, bindings, tuning)
         heartbeat.progress("report", 0, 1)
         name = planned.graph.name or path.stem
         extra: Json = {"pareto": [dataclasses.asdict(p) for p in points], "training": training}
-        extra["precision_choice"] = None if job.budgeted is None else job.budgeted.report
+        if region:
+            extra["region"] = region_summary(region["region"])
         extra["exports"] = write_libraries(verified.program, model.compiler, folder, name)
         if built is not None:
             extra["cuda"] = built
@@ -394,6 +395,13 @@ def _measured(job: _Job, verified: _Verified) -> Measured | str:
         return f"not measured because {cause}"
 
 
+def _tuning(job: _Job, model: _Model, planned: Compilation) -> Callable[[Compilation], Compilation]:
+    """A function that adds times to a canonical graph: measured ones if the job measures."""
+    if job.measures:
+        return lambda c: session.measured(c, job.options, model.compiler, job.tuning)
+    return lambda c: dataclasses.replace(c, timings=planned.timings)
+
+
 def _built(program: Program, folder: Path, progress: Progress) -> Json:
     """Resources that the kernels of a program for a GPU take, compiled on any machine."""
     from app.engine.runtime.cuda.offline import compiled
@@ -421,6 +429,7 @@ def _reported(
         job.path.stem, model.loaded, verified.execution, timings, verified.report, verified.attempt, measured
     )
     summary |= extra
+    summary["precision_choice"] = None if job.budgeted is None else job.budgeted.report
     if isinstance(measured, str) and job.measures:
         summary["notes"].append(measured)
     files = [job.path, *job.external.values()]

@@ -1,7 +1,6 @@
 """The region of a job: what its memory takes at any shape, before a program of it runs."""
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,27 @@ def region_json(
     target: Target,
     options: Options,
     bindings: Bindings,
-    planned: Compilation,
+    tuned: Callable[[Compilation], Compilation],
 ) -> Json:
     """The part `region` of memory.json; nothing where the bindings have no symbol.
 
-    Rows are chosen by the timings of the plan at the largest shape, `planned`. Where no plan serves the
-    region, its only key is `rejection`, the reason.
+    `tuned` adds measured times to a canonical graph. Where no plan serves the region, its only key is
+    `rejection`, the reason.
     """
     if bindings.region is None:
         return {}
-
-    def tuned(compilation: Compilation) -> Compilation:
-        return dataclasses.replace(compilation, timings=planned.timings)
-
     try:
         loaded = load(path, external=external)
-        program = region_of_model(loaded, target, options, bindings, load_registry(), tuned)
-        return {"region": memory_formulas(program)}
+        plan = region_of_model(loaded, target, options, bindings, load_registry(), tuned)
+        return {"region": memory_formulas(plan)}
     except EngineError as error:
         return {"region": {"rejection": error.message}}
+
+
+def region_summary(document: Json) -> Json:
+    """The part `region` of a summary: pieces and times of a document of `region_json`, without buffers."""
+    if "pieces" not in document:
+        return document
+    kept = ("symbols", "anchor", "points", "worst_bytes", "notes")
+    pieces = [{key: piece[key] for key in kept} for piece in document["pieces"]]
+    return {key: document[key] for key in ("points", "worst_bytes", "proof", "curve")} | {"pieces": pieces}

@@ -133,7 +133,7 @@ class ServedModel:
         """Programs of the region that no call asked for yet, the largest first; none without a region."""
         if (runner := self._region) is None:
             return
-        region = runner.program.region
+        region = runner.plan.region
         fixed = {n: d for n, d in (self.first or {}).items() if n not in region.inputs}
         for point in region.points():
             if tuple(point.values()) not in self._made:
@@ -146,7 +146,7 @@ class ServedModel:
             if self._region is None and not self._unplanned:
                 self._region = self._runner(cores)
             runner = self._region
-            point = None if runner is None else runner.program.region.point(shapes)
+            point = None if runner is None else runner.plan.region.point(shapes)
             if runner is None or point is None:
                 return None
             self._made.add(tuple(point.values()))
@@ -160,7 +160,7 @@ class ServedModel:
     def _runner(self, cores: Sequence[int]) -> RegionRunner:
         compiler, options = self._compiler, self._options
         bindings = dataclasses.replace(self._bindings, tensors={}, shapes={**(self.first or {})})
-        program = region_of_model(
+        plan = region_of_model(
             load(self._path, external=self._external),
             host(),
             options,
@@ -168,11 +168,11 @@ class ServedModel:
             load_registry(),
             lambda c: session.measured(c, options, compiler),
         )
-        told = ", ".join(map(str, program.region.symbols.values()))
-        runner = RegionRunner(program, compiler, cores)
-        logger.info(
-            "one plan for %s: %d kernels, %s", told, runner.kernels, "; ".join(program.notes) or "all rows"
-        )
+        runner = RegionRunner(plan, compiler, cores)
+        for piece in plan.pieces:
+            told = ", ".join(map(str, piece.region.symbols.values()))
+            logger.info("one plan for %s: %s", told, "; ".join(piece.notes) or "all rows")
+        logger.info("%d kernels for the region", runner.kernels)
         return runner
 
     def rows_of_outputs(self, shapes: Shapes, count: int) -> frozenset[str]:

@@ -32,8 +32,11 @@ def formula_of(document: Mapping[str, Any]) -> Formula:
 
 def region_of(document: Mapping[str, Any]) -> Region:
     """The region of a document."""
-    symbols = {name: Symbol(name, *bounds) for name, bounds in document["symbols"].items()}
-    return Region({name: tuple(dims) for name, dims in document["inputs"].items()}, symbols)
+    return Region({name: tuple(dims) for name, dims in document["inputs"].items()}, _symbols(document))
+
+
+def _symbols(document: Mapping[str, Any]) -> dict[str, Symbol]:
+    return {name: Symbol(name, *bounds) for name, bounds in document["symbols"].items()}
 
 
 def region_part(memory: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -60,15 +63,17 @@ def peak_at(document: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     point = region.point(shapes)
     if point is None:
         raise InputError(region.rejection(shapes), pointer="/input_shapes")
-    return Peak(solution_at(document, point).peak, bool(document["exact"]))
+    pieces = ((piece, Region({}, _symbols(piece))) for piece in document["pieces"])
+    piece = next(piece for piece, part in pieces if part.contains(point))
+    return Peak(solution_at(piece, point).peak, bool(piece["exact"]))
 
 
-def solution_at(document: Mapping[str, Any], point: Point) -> Solution:
-    """Offsets and peak at a point."""
-    index = region_of(document).index(point)
-    problem = Problem(tuple(_buffer(row, point, index) for row in document["buffers"]))
-    below = {row["id"]: dict(row["below"]) for row in document["buffers"]}
-    return Stacking(tuple(row["id"] for row in document["buffers"]), below).solution(problem)
+def solution_at(piece: Mapping[str, Any], point: Point) -> Solution:
+    """Offsets and peak at a point of a piece of a document."""
+    index = Region({}, _symbols(piece)).index(point)
+    problem = Problem(tuple(_buffer(row, point, index) for row in piece["buffers"]))
+    below = {row["id"]: dict(row["below"]) for row in piece["buffers"]}
+    return Stacking(tuple(row["id"] for row in piece["buffers"]), below).solution(problem)
 
 
 def _buffer(row: Mapping[str, Any], point: Point, index: int) -> Buffer:

@@ -1,4 +1,4 @@
-"""A node for the parameters and sizes of one run.
+"""Nodes for the parameters and sizes of one run.
 
 Parameters are operands whose elements decide the shape of a result, or along which axes it is computed: axes,
 sizes, pads. Where they are no constants, or the sizes of an operand are unknown, a run finds them out, and a
@@ -6,7 +6,8 @@ node of the same operator with constant parameters and operands of static shape 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,37 +21,63 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Mismatch: TypeAlias = Callable[[ir.Node], str | None]
 
 
-def specialized(node: ir.Node, arrays: Sequence[Array | None], positions: Sequence[int]) -> ir.Node:
-    """The node with operands like these arrays, those at `positions` as constants.
+@dataclass(frozen=True, slots=True)
+class Specialization:
+    """Nodes that stand for others in one run, and the value that each of their operands stands for."""
+
+    nodes: tuple[ir.Node, ...]
+    operands: Mapping[ir.Value, ir.Value]
+
+
+def specialized(nodes: Sequence[ir.Node], arrays: Mapping[ir.Value, Array]) -> Specialization:
+    """Nodes in execution order with operands like these arrays, parameters as constants; others are left out.
 
     Raises:
-        ValueError: they do not fit the operator.
+        ValueError: the operands do not fit an operator.
     """
-    inputs: list[ir.Value | None] = []
-    for i, (value, array) in enumerate(zip(node.inputs, arrays, strict=True)):
-        if value is None or array is None:
-            inputs.append(None)
-            continue
-        operand = ir.Value(name=value.name, type=value.type, shape=ir.Shape(array.shape))
-        if i in positions:
-            operand.const_value = ir.tensor(array.copy(), dtype=value.dtype)
-        inputs.append(operand)
-    attributes = tuple(node.attributes.values())
-    found = ir.Node(
-        node.domain, node.op_type, inputs, attributes, name=node.name, num_outputs=len(node.outputs)
-    )
-    for value, output in zip(node.outputs, found.outputs):
-        output.name, output.type = value.name, value.type
+    made: dict[tuple[ir.Value, bool], ir.Value] = {}
+    operands: dict[ir.Value, ir.Value] = {}
+
+    def operand(value: ir.Value | None, *, fixed: bool) -> ir.Value | None:
+        if value is None or (value, fixed) in made:
+            return None if value is None else made[value, fixed]
+        if (value, False) in made:  # what a node before it makes
+            return made[value, False]
+        if value not in arrays:
+            return None
+        array = arrays[value]
+        found = ir.Value(name=value.name, type=value.type, shape=ir.Shape(array.shape))
+        if fixed:
+            found.const_value = ir.tensor(array.copy(), dtype=value.dtype)
+        operands[found] = value
+        made[value, fixed] = found
+        return found
+
+    results = []
+    for node in nodes:
+        positions = PARAMETERS.get(node.op_type, ())
+        inputs = [operand(v, fixed=i in positions) for i, v in enumerate(node.inputs)]
+        attributes, count = tuple(node.attributes.values()), len(node.outputs)
+        found = ir.Node(node.domain, node.op_type, inputs, attributes, name=node.name, num_outputs=count)
+        for value, output in zip(node.outputs, found.outputs):
+            output.name, output.type = value.name, value.type
+            made[value, False] = output
+        if (reason := _mismatch(found, node)) is not None:
+            raise ValueError(reason)
+        results.append(found)
+    return Specialization(tuple(results), operands)
+
+
+def _mismatch(found: ir.Node, node: ir.Node) -> str | None:
+    """Reason why the operands of a node do not fit; else None, and its results have shapes."""
     try:
         reason = MISMATCHES[node.op_type](found) if node.op_type in MISMATCHES else None
         if reason is None:
             inference.infer_node(found, {} if node.graph is None else node.graph.opset_imports)
             reason = _unsized(found)
     except IndexError:
-        reason = f"an axis is out of range of {[None if a is None else list(a.shape) for a in arrays]}"
-    if reason is not None:
-        raise ValueError(reason)
-    return found
+        return f"an axis is out of range of {[None if v is None else str(v.shape) for v in found.inputs]}"
+    return reason
 
 
 def _unsized(node: ir.Node) -> str | None:

@@ -196,9 +196,6 @@ def _trees(root: ir.Node, work: _Work) -> Iterator[Group]:
 def _tree(root: ir.Node, work: _Work, limit: int) -> tuple[ir.Node, ...]:
     members = {root}
     above = {v.producer() for v in root.inputs if v is not None}
-    shape = graph.shape(root.outputs[0])
-    if shape is None:
-        return (root,)
     while above and len(members) < limit:
         node = max((n for n in above if n is not None), key=lambda n: work.index[n], default=None)
         above.discard(node)
@@ -206,8 +203,16 @@ def _tree(root: ir.Node, work: _Work, limit: int) -> tuple[ir.Node, ...]:
             break
         if not work.joins(node) or not work.is_elementwise(node) or not work.same_part(root, node):
             continue
-        if graph.shape(node.outputs[0]) != shape or work.escapes(node.outputs[0], members):
+        if not _alike(node.outputs[0], root.outputs[0]) or work.escapes(node.outputs[0], members):
             continue
         members.add(node)
         above.update(v.producer() for v in node.inputs if v is not None)
     return tuple(sorted(members, key=lambda n: work.index[n]))
+
+
+def _alike(a: ir.Value, b: ir.Value) -> bool:
+    """True if values have one static shape, or one number of axes and sizes that a run tells."""
+    shapes = graph.shape(a), graph.shape(b)
+    if shapes != (None, None) or a.shape is None or b.shape is None:
+        return shapes[0] is not None and shapes[0] == shapes[1]
+    return len(a.shape) == len(b.shape)

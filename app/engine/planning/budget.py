@@ -13,7 +13,7 @@ from app.engine.core.program import Program
 from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
 from app.engine.types.errors import CapacityError
-from app.engine.types.options import MemoryConcessions
+from app.engine.types.options import MemoryConcessions, Options
 
 Build = Callable[[MemoryConcessions], Program]
 
@@ -43,6 +43,15 @@ class Point:
     def of(cls, program: Program) -> "Point":
         """The point of a program."""
         return cls(_peak(program), program.seconds, program.compilation.concessions.describe)
+
+
+def chosen(build: Build, options: Options) -> Program:
+    """The plan that the options prefer.
+
+    Raises:
+        CapacityError: no plan that was tried fits the memory.
+    """
+    return smallest(build) if options.prefer == "memory" else fitting(build)
 
 
 def fitting(build: Build) -> Program:

@@ -215,8 +215,7 @@ def planned(
     Raises:
         CapacityError: no plan that was tried fits the memory.
     """
-    build = builder(compilation, options, progress, observe)
-    found = budget.smallest(build) if options.prefer == "memory" else budget.fitting(build)
+    found = budget.chosen(builder(compilation, options, progress, observe), options)
     placement = found.placement
     if placement.solution.proved or placement.banks or not any(b.parts for b in placement.buffers):
         return found

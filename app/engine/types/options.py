@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from app.engine.types.regions.region import Region
+from app.engine.types.regions.region import Piece, Region, WeightedPoint
 from app.engine.types.storage import DeclaredStorage, StorageKind
 
 Timings = Literal["auto", "measured", "predicted"]
@@ -169,6 +169,9 @@ class Bindings:
         value_storage: declared storage types by name of a value that a node of the main graph makes.
         returned: storage types by output name, which the model declares; other outputs are dense.
         region: the shapes that one program shall serve; None for one shape.
+        shape_histogram: sizes of its symbols that are expected, with their weights.
+        pieces: parts of the region, as an earlier plan of the same model and region has them; empty where
+            they are to be found.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -180,3 +183,5 @@ class Bindings:
     returned: Mapping[str, StorageKind] = field(default_factory=dict)
     region: Region | None = None
     samples: str = ""
+    shape_histogram: tuple[WeightedPoint, ...] = ()
+    pieces: tuple[Piece, ...] = ()

@@ -82,7 +82,7 @@ def _insert(connection: sa.Connection, job: Row, name: str, version: int, servin
             model_id=job["model_id"],
             request={
                 "options": resolved_options(job),
-                "bindings": job["request"]["bindings"],
+                "bindings": resolved_bindings(job),
                 "serving": dict(serving),
             },
             created=time.time(),
@@ -138,6 +138,13 @@ def resolved_options(job: Row) -> dict[str, Any]:
         "fast_algorithms": resolved.get("fast_algorithms"),
     }
     return dict(job["request"]["options"]) | {k: v for k, v in settled.items() if v is not None}
+
+
+def resolved_bindings(job: Row) -> dict[str, Any]:
+    """Bindings of a job with the pieces of its region, which are not looked for again."""
+    pieces = ((job["summary"] or {}).get("region") or {}).get("pieces", ())
+    kept = [{"symbols": piece["symbols"], "anchor": piece["anchor"]} for piece in pieces]
+    return dict(job["request"]["bindings"]) | ({"pieces": kept} if kept else {})
 
 
 def deployable(connection: sa.Connection, job_id: str) -> Row:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from app.engine.types.accelerator import accelerator_of
 from app.engine.types.options import Bindings, Options
-from app.engine.types.regions.region import bound
+from app.engine.types.regions.region import bound, piece_of, weighted_points
 from app.engine.types.storage import DeclaredStorage
 from app.engine.types.target import Memory, Target
 
@@ -130,12 +130,14 @@ def bindings_of(spec: Mapping[str, Any]) -> Bindings:
     """The bindings of a request; shapes with symbols are a region.
 
     Raises:
-        InputError: a symbol is spelled wrongly, see `region.region_of`.
+        InputError: a symbol is spelled wrongly, see `region.region_of`, or an expected shape lies outside.
     """
     shapes, region = bound(spec.get("shapes", {}))
     return Bindings(
         shapes=shapes,
         region=region,
+        shape_histogram=weighted_points(region, spec.get("shape_histogram", ())),
+        pieces=tuple(map(piece_of, spec.get("pieces", ()))),
         values=dict(spec.get("values", {})),
         tensors=dict(spec.get("tensors", {})),
         samples=spec.get("samples", ""),

@@ -15,6 +15,7 @@ from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.vectormath import exp32, tanh32
 from app.kernels.cpu.recurrent import fill
+from app.kernels.cpu.sums import dot
 
 f32 = np.float32
 LOWEST = f32(-math.inf)
@@ -73,15 +74,6 @@ class AttentionRowsSizes(AttentionSizes):
     right: int
     external: int  # whether queries stand at the end of `lengths` keys, not behind `past`
     shown: int  # stage of the scores that are an output, RAW to PROBABILITIES; negative for none
-
-
-# Partial sums in any order: the only way that a dot product fills a register.
-@njit(error_model="numpy", boundscheck=False, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
-def _dot(a, b, n):
-    total = ZERO
-    for i in range(n):
-        total += a[i] * b[i]
-    return total
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -175,7 +167,7 @@ def attention(q, k, v, mask, lengths, scalars, y, scores, sizes, work, begin, en
         visible = first < last
         from_key, to_key = (0, n.keys) if n.shown >= 0 else (first, last)
         for j in range(from_key, to_key):
-            mine[j] = _dot(query, at(key, j * n.k_s), n.depth) * scale
+            mine[j] = dot(query, at(key, j * n.k_s), n.depth) * scale
         line = at(scores, unit * n.keys)
         if n.shown == RAW:
             for j in range(n.keys):

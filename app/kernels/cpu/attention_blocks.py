@@ -54,9 +54,10 @@ from app.kernels.cpu.copies import rows_copier
 from app.kernels.cpu.extrema import maximum
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import local
-from app.kernels.cpu.sums import add_in_any_order
+from app.kernels.cpu.sums import add, fold, inlined, largest
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, RESIDUAL, SCALE
 from app.kernels.cpu.codegen.vectormath import exp_falling32
+from app.kernels.cpu.codegen.vectors import store
 from LIBRARY0 import COLUMNS, product
 
 LANES = {lanes}
@@ -108,23 +109,20 @@ def biased(mask, step, length, n, bias):
             bias[j] = {bias}
 
 
-@njit(error_model="numpy", boundscheck=False)
-def largest(x, n):
-    top = LOWEST
-    for i in range(n):
-        top = maximum(x[i], top)
-    return top
+@inlined
+def kept_exponential(total, v, y, top):
+    e = exp_falling32(v - top)
+    store(y, 0, e)
+    return total + e
+
+
+keep_exponentials = fold(kept_exponential, add, (16, 4))
 
 
 @local()
 def exponentials(x, n, top):
     # x = exp(x - top); their sum.
-    total = ZERO
-    for i in range(n):
-        e = exp_falling32(x[i] - top)
-        x[i] = e
-        total = add_in_any_order(total, e)
-    return total
+    return keep_exponentials(x, x, n, ZERO, top)
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -177,7 +175,7 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
                     visible = min(n, max(past + row + i + 1 - key, 0)) if causal else n
                     for j in range(visible, wide):
                         line[j] = LOWEST
-                    top = largest(line, wide)
+                    top = largest(line, 0, wide)
                     if key:
                         top = maximum(top, tops[place])
                     shift = ZERO if top == LOWEST else top  # of what sees no key, all exponentials are 0

@@ -4,25 +4,23 @@ A comparison in Python either loses a NaN on one side or costs a branch; `llvm.m
 neither, and LLVM vectorizes a reduction made of it without fast-math.
 """
 
-import llvmlite.ir as ll
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
+
+from app.kernels.cpu.codegen.vectors import Vector, called
 
 
 def _extremum(name: str, comparison: str):
     def typed(_context, a, b):
         def generate(_context, builder, signature, values):
-            lanes = getattr(signature.return_type, "lanes", 0)
-            kind = signature.return_type.dtype if lanes else signature.return_type
+            kind = (
+                signature.return_type.dtype
+                if isinstance(signature.return_type, Vector)
+                else signature.return_type
+            )
             p, q = values
             if isinstance(kind, types.Float):
-                function = cgutils.get_or_insert_function(
-                    builder.module,
-                    ll.FunctionType(p.type, [p.type, p.type]),
-                    f"llvm.{name}.{f'v{lanes}' if lanes else ''}f{kind.bitwidth}",
-                )
-                return builder.call(function, (p, q), fastmath=("nsz",))
+                return called(builder, name, (p, q), ("nsz",))
             compare = builder.icmp_signed if kind.signed else builder.icmp_unsigned
             return builder.select(compare(comparison, p, q), p, q)
 

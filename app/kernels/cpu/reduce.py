@@ -3,7 +3,8 @@
 Axes are collapsed to alternating kept and reduced groups first, so two loop orders are enough:
 `rows` when the innermost group is reduced (each output reads contiguous runs) and `columns` when
 it is kept (contiguous outputs accumulate side by side). float32 sums are collected in short
-float32 runs on many accumulators, and the runs in float64.
+float32 runs on many accumulators, and the runs in float64. Runs of floats are folds (`sums`), whose
+results are the same on every processor; integers may be joined in any order.
 """
 
 from dataclasses import dataclass
@@ -52,8 +53,34 @@ from app.kernels.cpu.extrema import maximum, minimum
 
 """
 
-_ROWS = """\
-@njit({flags})
+_FOLD = """\
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.sums import fold, inlined
+
+
+@inlined
+def join(a, b):
+    return {step}
+
+
+@inlined
+def element(a, v, _y, _p):
+    b = {element}
+    return {step}
+
+
+fold_run = fold(element, join)
+
+
+@njit
+def run(x, start, stop):
+    return fold_run(at(x, start), x, stop - start, {start}, 0)
+
+
+"""
+
+_LOOP = """\
+@njit
 def run(x, start, stop):
     a = {narrow}({start})
     for i in range(start, stop):
@@ -63,6 +90,9 @@ def run(x, start, stop):
     return a
 
 
+"""
+
+_ROWS = """\
 def kernel(x, y, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
     i2 = begin % k2
     i1 = begin // k2 % k1
@@ -144,7 +174,6 @@ def _names(op: str, dtype: str, wide: str, narrow: str) -> dict[str, object]:
             finish = "(t // count if t >= 0 else -(-t // count))"
     start = {"lowest": low, "highest": high}.get(row.start, row.start)
     return {
-        "flags": "fastmath={'reassoc', 'nsz'}" if row.adds else "",
         "wide": wide,
         "narrow": narrow,
         "dtype": "uint8" if dtype == "bool" else dtype,
@@ -166,7 +195,8 @@ def rows(op: str, dtype: str, wide: str, narrow: str) -> str:
     k1, k2, reads r0 x r1 runs of n contiguous elements at i0 a0 + i1 a1 + i2 a2 + j0 b0 + j1 b1
     (strides in elements). Units are outputs.
     """
-    return _HEADER + _ROWS.format(**_names(op, dtype, wide, narrow))
+    run = _FOLD if np.dtype(dtype).kind == "f" else _LOOP
+    return _HEADER + (run + _ROWS).format(**_names(op, dtype, wide, narrow))
 
 
 def columns(op: str, dtype: str, wide: str, narrow: str) -> str:

@@ -15,45 +15,47 @@ from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.vectormath import exp32
+from app.kernels.cpu.codegen.vectors import Vector, both, lower_half, only_lane, splat, store, upper_half
 from app.kernels.cpu.extrema import like, maximum
-from app.kernels.cpu.sums import RUN, add_in_any_order
+from app.kernels.cpu.sums import RUN, add, fold, inlined, largest
 
 
 def exp(v):
-    """E ** v in the type of v."""
+    """E ** v in the type of v, a number or a vector."""
     return math.exp(v)
 
 
 @overload(exp)
 def _exp(v):
-    return (lambda v: exp32(v)) if v == types.float32 else (lambda v: math.exp(v))
+    if getattr(v, "dtype", v) == types.float32:
+        return lambda v: exp32(v)
+    if not isinstance(v, Vector):
+        return lambda v: math.exp(v)
+    if v.lanes == 1:
+        return lambda v: splat(math.exp(only_lane(v)), 1)
+    return lambda v: both(exp(lower_half(v)), exp(upper_half(v)))
 
 
-@njit
-def _largest(x, start, stop):
-    m = like(x[0], -math.inf)
-    for i in range(start, stop):
-        m = maximum(m, x[i])
-    return m
+@inlined
+def _kept_exponential(total, v, y, m):
+    e = exp(v - m)
+    store(y, 0, e)
+    return total + e
+
+
+@inlined
+def _exponential(total, v, _y, m):
+    return total + exp(v - m)
+
+
+_keep_exponentials = fold(_kept_exponential, add, (16, 4))
+_add_exponentials = fold(_exponential, add, (16, 4))
 
 
 @local()
 def _exponentials(x, y, start, stop, m):
     """Y = exp(x - m) from start to stop; their sum."""
-    t = like(m, 0)
-    for i in range(start, stop):
-        e = exp(read(x, i) - m)
-        write(y, i, e)
-        t = add_in_any_order(t, e)
-    return t
-
-
-@njit
-def _partial_sum_of_exponentials(x, start, stop, m):
-    t = like(m, 0)
-    for i in range(start, stop):
-        t = add_in_any_order(t, exp(x[i] - m))
-    return t
+    return _keep_exponentials(at(x, start), at(y, start), stop - start, 0, m)
 
 
 @njit
@@ -61,7 +63,7 @@ def _sum_of_exponentials(x, start, stop, m):
     """Sum of exp(x - m) from start to stop as float64."""
     t = float64(0)
     for c in range(start, stop, RUN):
-        t += _partial_sum_of_exponentials(x, c, min(c + RUN, stop), m)
+        t += _add_exponentials(at(x, c), x, min(RUN, stop - c), 0, m)
     return t
 
 
@@ -81,7 +83,7 @@ def softmax_rows(x, y, n, begin, end):
     for row in range(begin, end):
         start = row * n
         stop = start + n
-        m = _largest(x, start, stop)
+        m = largest(x, start, stop)
         t = 0.0
         for c in range(start, stop, RUN):
             t += _exponentials(x, y, c, min(c + RUN, stop), m)
@@ -96,7 +98,7 @@ def softmax_rows_apart(x, y, work, n, begin, end, thread):
         start = row * n
         stop = start + n
         mine = at(work, thread * n - start)
-        m = _largest(x, start, stop)
+        m = largest(x, start, stop)
         t = 0.0
         for c in range(start, stop, RUN):
             t += _exponentials(x, mine, c, min(c + RUN, stop), m)
@@ -110,7 +112,7 @@ def log_softmax_rows(x, y, n, begin, end):
     for row in range(begin, end):
         start = row * n
         stop = start + n
-        m = _largest(x, start, stop)
+        m = largest(x, start, stop)
         shift = like(m, math.log(_sum_of_exponentials(x, start, stop, m)))
         for i in range(start, stop):
             write(y, i, (read(x, i) - m) - shift)
@@ -206,7 +208,7 @@ def log_sum_exp_rows(x, y, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
         for j0 in range(r0):
             for j1 in range(r1):
                 at = first + j0 * b0 + j1 * b1
-                m = maximum(m, _largest(x, at, at + n))
+                m = maximum(m, largest(x, at, at + n))
         t = 0.0
         if not math.isinf(m):
             for j0 in range(r0):

@@ -6,6 +6,8 @@ What was made of the last parameters is kept. Kernels are compiled when the prog
 small operands that between them need every kernel that others need. Results are objects of the host.
 """
 
+import itertools
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +37,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Operands: TypeAlias = list[Array | None]
 Probes: TypeAlias = Callable[[ir.Node], Iterator[Operands]]
 Rejection: TypeAlias = Callable[[Group], str | None]
-Key: TypeAlias = tuple[tuple[tuple[int, ...], bytes] | None, ...]
+Key: TypeAlias = tuple[tuple[tuple[int, ...] | None, ...], tuple[bytes, ...]]  # shapes, parameters
 
 KEPT = 8  # specializations of a step
 DEEPEST_REDUCTION = 6  # axes, of which no more than three runs can be reduced between others
@@ -218,17 +220,14 @@ def _sizes(node: ir.Node) -> tuple[tuple[StridedCopy, Constant, ir.Value], ...]:
     return ((copy, Constant(np.array(taken, np.int64)), node.outputs[0]),)
 
 
-def _elementwise_probes(node: ir.Node) -> Iterator[Operands]:
-    """One axis, and rank 0 for what has one element in any run."""
-    yield [
-        None if v is None else np.zeros(() if _is_single(v) else (2,), graph.element_type(v))
-        for v in node.inputs
-    ]
-    if sum(not _is_single(v) for v in node.inputs if v is not None) > 1:
-        shapes = iter([(2, 1), *[(1, 2)] * len(node.inputs)])
+def _elementwise_probes(inputs: Sequence[ir.Value], single: Sequence[bool]) -> Iterator[Operands]:
+    """One axis, and rank 0 for what has one element in any run; then two axes, of which none has both."""
+    first, *others = (((2, 1), (1, 2), (1, 2)) if single.count(False) > 1 else ((2,),))[:2]
+    several = iter([first, *others * len(inputs)])
+    for shapes in (itertools.repeat((2,)), several):
         yield [
-            None if v is None else np.zeros(() if _is_single(v) else next(shapes), graph.element_type(v))
-            for v in node.inputs
+            np.zeros(() if is_single else next(shapes), graph.element_type(v))
+            for v, is_single in zip(inputs, single, strict=True)
         ]
 
 
@@ -241,7 +240,7 @@ def _elementwise_lower(group: Group, single: Sequence[bool]) -> tuple[Call, ...]
     """The generated kernel along one axis; operands that are broadcast along others are expanded before."""
     formula, output = elementwise.formula_in(group), group.outputs[0]
     shape, count = graph.static_shape(output), graph.elements(output)
-    is_single = dict(zip(group.anchor.inputs, single, strict=True))
+    is_single = dict(zip(group.inputs, single, strict=True))
     memory: list[Argument] = []
     made: list[Call] = []
     for operand in formula.operands:
@@ -258,13 +257,13 @@ def _elementwise_lower(group: Group, single: Sequence[bool]) -> tuple[Call, ...]
     return (*made, elementwise.mapped(formula, (*memory, output), (count,), patterns))
 
 
-def _elementwise(node: ir.Node) -> Family:
-    """Of one elementwise node; operands that have one element in any run are read once."""
-    single = [v is not None and _is_single(v) for v in node.inputs]
+def _elementwise(inputs: Sequence[ir.Value]) -> Family:
+    """Of elementwise nodes with these inputs; those that have one element in any run are read once."""
+    single = [_is_single(v) for v in inputs]
     return Family(
         lambda group: elementwise.IMPLEMENTATIONS[0].rejection(group, _CONTEXT),
         lambda group: _elementwise_lower(group, single),
-        _elementwise_probes,
+        lambda _node: _elementwise_probes(inputs, single),
     )
 
 
@@ -291,60 +290,89 @@ _FAMILIES: dict[str, Family] = {
 }
 
 
-def _family(node: ir.Node) -> Family:
-    return _FAMILIES.get(node.op_type) or _elementwise(node)
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Nodes that are specialized together: one, or elementwise ones of which the last leaves the result.
+
+    Attributes:
+        inputs: those of the one node, None where it omits one; else what the nodes read.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value | None, ...]
+    family: Family
+
+    @classmethod
+    def of(cls, nodes: tuple[ir.Node, ...]) -> "_Site":
+        """The site of these nodes."""
+        if len(nodes) == 1 and nodes[0].op_type in _FAMILIES:
+            return cls(nodes, tuple(nodes[0].inputs), _FAMILIES[nodes[0].op_type])
+        inputs = graph.group(nodes, nodes[-1], ELEMENTWISE, bool).inputs
+        return cls(nodes, inputs, _elementwise(inputs))
+
+    def specialized(self, operands: Sequence[Array | None]) -> tuple[Group, Mapping[ir.Value, int]]:
+        """The group for these operands, and the position of each input of it among them.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        pairs = zip(self.inputs, operands, strict=True)
+        made = specialized(self.nodes, {v: a for v, a in pairs if v is not None and a is not None})
+        root = made.nodes[-1]
+        op = root.op_type if root.op_type in _FAMILIES else ELEMENTWISE
+        group = graph.group(made.nodes, root, op, lambda v: bool(v.name) and v in root.outputs)
+        return group, {v: self.inputs.index(original) for v, original in made.operands.items()}
+
+    def calls(self, group: Group) -> tuple[KernelCall, ...]:
+        """Calls of a group that is not rejected."""
+        calls = self.family.lower(group)
+        assert all(isinstance(c, KernelCall) for c in calls)
+        return tuple(c for c in calls if isinstance(c, KernelCall))
+
+    def probed(self) -> Iterator[Group]:
+        """Groups of the probes; ValueError where one does not fit."""
+        return (self.specialized(operands)[0] for operands in self.family.probes(self.nodes[-1]))
+
+    def requests(self) -> tuple[Request, ...]:
+        """Kernels that any run may need."""
+        return tuple(dict.fromkeys(c.request for group in self.probed() for c in self.calls(group)))
 
 
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection of what is planned without a run, and of what no row computes once it is specialized."""
     node = group.anchor
-    if len(group.nodes) > 1:
+    if len(group.nodes) > 1 and group.op != ELEMENTWISE:
         return f"{group.op} takes no epilogue, the group has {len(group.nodes)} nodes"
     for value in (*group.inputs, *group.outputs):
         if not graph.is_tensor(value):
             return f"value {value.name!r} is no tensor of fixed-size elements"
-    positions = PARAMETERS.get(node.op_type, ())
-    told = [v for i in positions if (v := graph.input_at(node, i)) is not None]
+    told = [v for i in PARAMETERS.get(node.op_type, ()) if (v := graph.input_at(node, i)) is not None]
     if all(map(graph.is_constant, told)) and not any(map(graph.is_dynamic, (*group.inputs, *group.outputs))):
         return "parameters and sizes are known when it is planned"
-    family = _family(node)
-    if group.op != ELEMENTWISE and any(v.shape is None for v in group.inputs):
-        return "an operand has an unknown rank"
-    if group.op != ELEMENTWISE and (rank := len(data(node).shape or ())) > family.deepest:
-        return f"{rank} axes; up to {family.deepest} have kernels whatever a run asks for"
+    if len(set(told)) < len(told):
+        return "one value is several parameters"
+    site = _Site.of(group.nodes)
+    if group.op != ELEMENTWISE:
+        if any(v.shape is None for v in group.inputs):
+            return "an operand has an unknown rank"
+        if (rank := len(data(node).shape or ())) > site.family.deepest:
+            return f"{rank} axes; up to {site.family.deepest} have kernels whatever a run asks for"
+    elif group.outputs != (group.nodes[-1].outputs[0],):
+        return "a value before the last leaves the group"
     try:
-        reasons = [family.rejection(_group(node, operands)) for operands in family.probes(node)]
+        reasons = [site.family.rejection(probe) for probe in site.probed()]
     except ValueError as mismatch:
         return f"no probe fits: {mismatch}"
     return next((r for r in reasons if r is not None), None)
 
 
-def _group(node: ir.Node, operands: Sequence[Array | None]) -> Group:
-    """The node as a group, specialized for these operands."""
-    made = specialized(node, operands, PARAMETERS.get(node.op_type, ()))
-    op = node.op_type if node.op_type in _FAMILIES else ELEMENTWISE
-    return graph.group((made,), made, op, lambda value: bool(value.name))
-
-
-def _calls(family: Family, group: Group) -> tuple[KernelCall, ...]:
-    calls = family.lower(group)
-    assert all(isinstance(c, KernelCall) for c in calls)
-    return tuple(c for c in calls if isinstance(c, KernelCall))
-
-
-def _requests(node: ir.Node) -> tuple[Request, ...]:
-    family = _family(node)
-    return tuple(
-        dict.fromkeys(
-            c.request for operands in family.probes(node) for c in _calls(family, _group(node, operands))
-        )
-    )
-
-
 def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    node = group.anchor
-    named = tuple(v for v in node.outputs if v.name)
-    return (HostCall(f"{__name__}:prepare", node, tuple(node.inputs), named, kernels=_requests(node)),)
+    site, results = _Site.of(group.nodes), tuple(v for v in group.nodes[-1].outputs if v.name)
+    together = group.nodes if len(group.nodes) > 1 else ()
+    requests = site.requests()
+    return (
+        HostCall(f"{__name__}:prepare", group.anchor, site.inputs, results, kernels=requests, nodes=together),
+    )
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
@@ -353,26 +381,26 @@ def _cost(group: Group, context: PlanningContext) -> float:
 
 
 def prepare(
-    node: ir.Node, kernels: Sequence[Callable[..., None]]
+    node: ir.Node, kernels: Sequence[Callable[..., None]], nodes: tuple[ir.Node, ...] = ()
 ) -> Callable[[Sequence[object | None]], list[object]]:
-    """A function from operands to results.
+    """A function from operands to results of a node, or of several, with the kernels of `_Site.requests`.
 
     It raises KernelError where parameters do not fit the operator.
     """
-    family = _family(node)
-    functions = dict(zip(_requests(node), kernels, strict=True))
-    positions = PARAMETERS.get(node.op_type, ())
-    known: OrderedDict[Key, tuple[Group, tuple[KernelCall, ...]]] = OrderedDict()
+    site = _Site.of(nodes or (node,))
+    functions = dict(zip(site.requests(), kernels, strict=True))
+    positions = [i for i in PARAMETERS.get(node.op_type, ()) if i < len(site.inputs) and not nodes]
+    known: OrderedDict[Key, _Lowered] = OrderedDict()
 
-    def specialize(key: Key, arrays: Sequence[Array | None]) -> tuple[Group, tuple[KernelCall, ...]]:
+    def specialize(key: Key, arrays: Sequence[Array | None]) -> _Lowered:
         try:
-            group = _group(node, arrays)
-            reason = family.rejection(group)
+            group, places = site.specialized(arrays)
+            reason = site.family.rejection(group)
         except ValueError as mismatch:
             reason = str(mismatch)
         if reason is not None:
             raise KernelError(f"{node.op_type} {node.name!r}: {reason}", pointer=f"node:{node.name}")
-        known[key] = group, _calls(family, group)
+        known[key] = _Lowered(group, places, site.calls(group))
         if len(known) > KEPT:
             known.popitem(last=False)
         return known[key]
@@ -381,24 +409,30 @@ def prepare(
 
     def run(values: Sequence[object | None]) -> list[object]:
         nonlocal bound
-        arrays = [None if v is None else np.asarray(v, order="C") for v in values]
-        key = tuple(
-            None if a is None else (a.shape, a.tobytes() if i in positions else b"")
-            for i, a in enumerate(arrays)
-        )
-        if bound is None or bound.key != key or any(a is not b for a, b in zip(arrays, bound.arrays)):
-            group, calls = known.get(key) or specialize(key, arrays)
-            bound = _Bound.of(key, arrays, group, calls, functions)
+        told = [np.asarray(v).tobytes() for i in positions if (v := values[i]) is not None]
+        if bound is None or bound.told != told or not all(map(operator.is_, values, bound.arrays)):
+            arrays = [None if v is None else np.asarray(v, order="C") for v in values]
+            key = tuple(None if a is None else a.shape for a in arrays), tuple(told)
+            bound = _Bound.of(told, arrays, known.get(key) or specialize(key, arrays), functions)
         return bound.run()
 
     return run
 
 
 @dataclass(frozen=True, slots=True)
+class _Lowered:
+    """A specialized group and its calls; `places` are positions of its operands among those of the step."""
+
+    group: Group
+    places: Mapping[ir.Value, int]
+    calls: tuple[KernelCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Bound:
     """Calls with the addresses of operands and results; `kept` is other memory that they point into."""
 
-    key: Key
+    told: Sequence[bytes]  # parameters
     arrays: Sequence[Array | None]
     results: tuple[Array, ...]
     rows: tuple[tuple[Callable[..., None], tuple[int, ...]], ...]
@@ -412,16 +446,20 @@ class _Bound:
     @classmethod
     def of(
         cls,
-        key: Key,
+        told: Sequence[bytes],
         arrays: Sequence[Array | None],
-        group: Group,
-        calls: Sequence[KernelCall],
+        lowered: _Lowered,
         functions: Mapping[Request, Callable[..., None]],
     ) -> "_Bound":
-        results = tuple(np.empty(graph.static_shape(v), graph.element_type(v)) for v in group.outputs)
-        operands = zip(group.anchor.inputs, arrays, strict=True)
-        places = {id(v): a for v, a in operands if a is not None}  # equal workspaces are not the same memory
-        places |= {id(v): a for v, a in zip(group.outputs, results, strict=True)}
+        """The calls for these operands, with results that were not used before."""
+        outputs = lowered.group.outputs
+        results = tuple(np.empty(graph.static_shape(v), graph.element_type(v)) for v in outputs)
+        places = {
+            id(v): a for v, a in zip(outputs, results, strict=True)
+        }  # equal workspaces differ in memory
+        for value, position in lowered.places.items():
+            if (array := arrays[position]) is not None:
+                places[id(value)] = array
 
         def number(argument: object) -> int:
             if isinstance(argument, int):
@@ -435,10 +473,10 @@ class _Bound:
             return address(places[id(argument)])
 
         rows = []
-        for call in calls:
+        for call in lowered.calls:
             numbers = (*map(number, call.arguments), 0, call.units, *(0,) * call.takes_thread)
             rows.append((functions[call.request], numbers))
-        return cls(key, arrays, results, tuple(rows), tuple(places.values()))
+        return cls(told, arrays, results, tuple(rows), tuple(places.values()))
 
 
 IMPLEMENTATIONS = tuple(

@@ -1,15 +1,16 @@
-"""From a loaded model and the region of its bindings to one program for all shapes of the region."""
+"""From a loaded model and the region of its bindings to the programs of its shapes."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from app.engine.core.plan import Compilation
 from app.engine.core.registry import Registry
 from app.engine.model.load import Loaded
-from app.engine.planning import session
+from app.engine.planning import budget, session
 from app.engine.planning.expansion import expanded
 from app.engine.planning.regions.extents import extents
-from app.engine.planning.regions.program import RegionProgram, region_program
+from app.engine.planning.regions.pieces import PointPlan, RegionPlan, RegionPlanner
 from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
@@ -23,14 +24,14 @@ def region_of_model(
     bindings: Bindings,
     registry: Registry,
     tuned: Callable[[Compilation], Compilation] = lambda compilation: compilation,
-) -> RegionProgram:
-    """The program of the region of the bindings.
+) -> RegionPlan:
+    """The plan of the region of the bindings: of the pieces that they have, or of those that lose least time.
 
-    Rows, layouts and order are those of the largest shape; `tuned` adds measured times to its canonical
-    graph. Kernels of this package run all of it.
+    `tuned` adds measured times to the canonical graphs of expected shapes, and of corners and middle of the
+    region and of parts of it. Kernels of this package run all of it.
 
     Raises:
-        RegionError: the model has no such program; the message names the part of it that is at fault.
+        RegionError: the model has no such plan; the message names the part of it that is at fault.
         EngineError: the model is refused at a shape of the region.
     """
     region = bindings.region
@@ -39,7 +40,9 @@ def region_of_model(
     options = dataclasses.replace(options, choose="first")
 
     def canonical(point: Point) -> Compilation:
-        at = dataclasses.replace(bindings, shapes={**bindings.shapes, **region.shapes(point)}, region=None)
+        at = dataclasses.replace(
+            bindings, shapes={**bindings.shapes, **region.shapes(point)}, region=None, pieces=()
+        )
         copy = dataclasses.replace(loaded, model=loaded.model.clone())
         try:
             return session.canonical(expanded(copy, at), target, options, at, registry)
@@ -50,5 +53,20 @@ def region_of_model(
             raise RegionError(f"at {told}: {error.message}", pointer=error.pointer) from error
 
     found = extents(region, lambda point: canonical(point).model)
-    largest = tuned(canonical(found.region.largest))
-    return region_program(session.builder(largest, options), found)
+    expected = tuple(w for w in bindings.shape_histogram if found.region.contains(w.point))
+
+    @functools.cache
+    def plan_at(sizes: tuple[int, ...]) -> PointPlan:
+        compilation = tuned(canonical(dict(zip(region.symbols, sizes))))
+        return PointPlan(functools.cache(session.builder(compilation, options)), compilation.timings)
+
+    largest = tuple(found.region.largest.values())
+    concessions = budget.chosen(plan_at(largest).build, options).compilation.concessions
+    planner = RegionPlanner(
+        found,
+        lambda point: plan_at(tuple(point.values())),
+        expected,
+        concessions,
+        smallest=options.prefer == "memory",
+    )
+    return planner.given(bindings.pieces) if bindings.pieces else planner.plan()

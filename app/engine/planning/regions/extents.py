@@ -6,44 +6,25 @@ differ are formulas, each found from some samples and checked at all.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.graph import bodies
+from app.engine.planning.regions.varying_constants import (
+    Dims,
+    Formulas,
+    Rows,
+    VaryingConstant,
+    varying_constant,
+)
 from app.engine.types.errors import RegionError
-from app.engine.types.regions.formula import Formula, fitted
+from app.engine.types.regions.formula import Formula, constant, fitted
 from app.engine.types.regions.region import Point, Region
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Dims: TypeAlias = tuple[Formula, ...]
 Operand: TypeAlias = tuple[str, int]
-FEW = 64  # elements of a constant that are formulas one by one
 _NUMBERS = (ir.AttributeType.INT, ir.AttributeType.INTS)
-
-
-@dataclass(frozen=True, slots=True)
-class VaryingConstant:
-    """A constant of the canonical graph that depends on the shape.
-
-    Attributes:
-        dims: of its shape.
-        elements: of few integers; else None, and it is the first elements of `whole` along every axis.
-        whole: the array at the largest shape.
-    """
-
-    dims: Dims
-    elements: tuple[Formula, ...] | None
-    whole: Array
-
-    def at(self, point: Point) -> Array:
-        """The array at a point."""
-        shape = tuple(d.at(point) for d in self.dims)
-        if self.elements is not None:
-            return np.array([e.at(point) for e in self.elements], self.whole.dtype).reshape(shape)
-        return np.ascontiguousarray(self.whole[tuple(map(slice, shape))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,21 +164,7 @@ def _unified(region: Region, samples: Sequence[_Sample]) -> Extents:
     points = [s.point for s in samples]
     first = samples[0]
 
-    def formulas(rows: Sequence[tuple[int, ...]], what: str) -> tuple[Formula, ...]:
-        if len({len(row) for row in rows}) != 1:
-            raise RegionError(f"{what} has {sorted({len(r) for r in rows})} numbers, by shape")
-        found = []
-        for at, numbers in enumerate(zip(*rows)):
-            formula = fitted(region, points, numbers)
-            if formula is None:
-                shown = ", ".join(f"{dict(p)}: {n}" for p, n in list(zip(points, numbers))[:4])
-                raise RegionError(
-                    f"{what}: number {at} is no formula of {', '.join(region.symbols)} ({shown}, ...); "
-                    "a divisor of the symbol, such as %8 or %32, makes more of them"
-                )
-            found.append(formula)
-        return tuple(found)
-
+    formulas = formulas_at(region, points)
     names = [n for n in first.dims if all(n in s.dims for s in samples)]
     dims = {n: formulas([s.dims[n] for s in samples], f"the shape of {n!r}") for n in names}
     attributes = {
@@ -205,41 +172,36 @@ def _unified(region: Region, samples: Sequence[_Sample]) -> Extents:
         for key, numbers in first.attributes.items()
         if any(s.attributes[key] != numbers for s in samples)
     }
-    constants = {}
+    constants: dict[Operand, VaryingConstant] = {}
     for operand in first.constants:
-        found = _constant(operand, [s.constants[operand] for s in samples], formulas)
+        tensors = [s.constants[operand] for s in samples]
+        found = varying_constant(operand, tensors, formulas)
         if found is not None:
             constants[operand] = found
     return Extents(region, dims, constants, attributes)
 
 
-def _constant(
-    operand: Operand,
-    tensors: Sequence[ir.TensorProtocol],
-    formulas: Callable[[Sequence[tuple[int, ...]], str], tuple[Formula, ...]],
-) -> VaryingConstant | None:
-    """A constant operand of a node that depends on the shape; None where it is the same at all samples."""
-    if all(t is tensors[0] for t in tensors):
-        return None
-    arrays = [t.numpy() for t in tensors]
-    whole = arrays[0]
-    what = f"the constant at position {operand[1]} of {operand[0]!r}"
-    if all(a.shape == whole.shape and _is_begin(a, whole) for a in arrays):
-        return None
-    elements = None
-    if whole.dtype.kind in "iu" and whole.size <= FEW and len({a.shape for a in arrays}) == 1:
-        elements = formulas([tuple(map(int, a.reshape(-1))) for a in arrays], what)
-    elif not all(_is_begin(a, whole) for a in arrays):
-        raise RegionError(
-            f"{what} depends on the shape, and is not the beginning of that of the largest shape",
-            pointer=f"node:{operand[0]}",
-        )
-    return VaryingConstant(formulas([a.shape for a in arrays], f"the shape of {what}"), elements, whole)
+def formulas_at(region: Region, points: Sequence[Point]) -> Formulas:
+    """A function from rows of numbers, one for every point, to their formulas.
 
+    It raises RegionError where rows have several lengths, or a number is no formula, and names what it is
+    of. A None in a row tells nothing about its number.
+    """
 
-def _is_begin(array: Array, whole: Array) -> bool:
-    """True if an array is the first elements of another along every axis."""
-    if array.ndim != whole.ndim or array.dtype != whole.dtype:
-        return False
-    begin = whole[tuple(map(slice, array.shape))]
-    return np.array_equal(array, begin, equal_nan=array.dtype.kind == "f")
+    def formulas(rows: Rows, what: str) -> tuple[Formula, ...]:
+        if len({len(row) for row in rows}) != 1:
+            raise RegionError(f"{what} has {sorted({len(r) for r in rows})} numbers, by shape")
+        found = []
+        for at, numbers in enumerate(zip(*rows)):
+            told = [(p, n) for p, n in zip(points, numbers) if n is not None]
+            formula = fitted(region, [p for p, _ in told], [n for _, n in told]) if told else constant(0)
+            if formula is None:
+                shown = ", ".join(f"{dict(p)}: {n}" for p, n in told[:4])
+                raise RegionError(
+                    f"{what}: number {at} is no formula of {', '.join(region.symbols)} ({shown}, ...); "
+                    "a divisor of the symbol, such as %8 or %32, makes more of them"
+                )
+            found.append(formula)
+        return tuple(found)
+
+    return formulas

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.engine.memory.problem import Buffer
 from app.engine.memory.region_peak import formula_json, solution_at
+from app.engine.planning.regions.pieces import RegionPlan, Sample
 from app.engine.planning.regions.program import COVERED, RegionProgram, RowRefusedError
 from app.engine.types.errors import RegionError
 from app.engine.types.regions.formula import Formula, constant, fitted
@@ -14,8 +15,43 @@ Json = dict[str, Any]
 ENUMERATED = 4096  # points of a region at which the worst case is proved one by one
 
 
-def memory_formulas(program: RegionProgram) -> Json:
-    """The part `region` of memory.json: sizes by formula, which buffer lies above which, and the worst case.
+def memory_formulas(plan: RegionPlan) -> Json:
+    """The part `region` of memory.json: its pieces with their formulas, the worst case, and the loss curve.
+
+    Raises:
+        RegionError: the peak by formulas is not that of the program at a sample.
+    """
+    pieces = [_piece(program) for program in plan.pieces]
+    proofs = [piece["proof"] for piece in pieces]
+    return {
+        "symbols": _bounds(plan.region),
+        "inputs": {n: list(dims) for n, dims in plan.region.inputs.items()},
+        "points": plan.region.count,
+        "pieces": pieces,
+        "curve": [sample_json(sample) for sample in plan.curve],
+        "worst_bytes": max(piece["worst_bytes"] for piece in pieces),
+        "proof": "; ".join(dict.fromkeys(proofs)) if all(proofs) else "",
+    }
+
+
+def sample_json(sample: Sample) -> Json:
+    """Times at a shape as JSON; `measured` is the least measured share of the two times."""
+    times = sample.chosen, sample.own
+    return {
+        "sizes": dict(sample.point),
+        "seconds": sample.chosen.total,
+        "own_seconds": sample.own.total,
+        "loss": sample.loss,
+        "measured": min(t.measured / t.total if t.total else 0.0 for t in times),
+    }
+
+
+def _bounds(region: Region) -> Json:
+    return {n: [s.low, s.high, s.step] for n, s in region.symbols.items()}
+
+
+def _piece(program: RegionProgram) -> Json:
+    """A piece: sizes by formula, which buffer lies above which, and its worst case.
 
     A workspace without a formula has a table of all shapes where these are COVERED at most. Any other size
     without one counts as at the sample that takes most; the document is a bound then, not `exact`.
@@ -39,8 +75,8 @@ def memory_formulas(program: RegionProgram) -> Json:
         below = dict(program.stacking.below[name])
         rows.append(row | {"below": below, "table": tables.get(name, [])})
     document: Json = {
-        "symbols": {n: [s.low, s.high, s.step] for n, s in region.symbols.items()},
-        "inputs": {n: list(dims) for n, dims in region.inputs.items()},
+        "symbols": _bounds(region),
+        "anchor": dict(program.anchor),
         "points": region.count,
         "buffers": rows,
         "exact": exact,

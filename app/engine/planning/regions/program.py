@@ -6,12 +6,15 @@ say of themselves is asked at every point, so a program is made only where all o
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from app.engine.buffers.buffer_assignment import build, outputs_of, view_classes
+from app.engine.buffers.placement import place
 from app.engine.core import graph, program
 from app.engine.core.calls import Excess, KernelCall
 from app.engine.core.group import Group
@@ -19,20 +22,30 @@ from app.engine.core.placement import OrderedBuffers
 from app.engine.core.plan import Choice, Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
+from app.engine.cost.roofline import expected, key
 from app.engine.layouts.conversions import DOMAIN
-from app.engine.memory.stacked import stacked
+from app.engine.memory.stacked import Stacking, stacked
 from app.engine.passes.plan_memory import PlanMemory
-from app.engine.planning.regions.extents import Dims, Extents, VaryingConstant
+from app.engine.planning.regions.extents import Extents
 from app.engine.planning.regions.packed import Packed
+from app.engine.planning.regions.varying_constants import Dims, VaryingConstant
 from app.engine.types.errors import RegionError
 from app.engine.types.options import Denied, MemoryConcessions
-from app.engine.types.regions.region import Point
+from app.engine.types.regions.region import Point, Region
 from app.kernels.cpu.runtime.parallel import Request
 
+NOTHING = MemoryConcessions()
 ROUNDS = 8  # of plans, each without the rows that some shape refuses
 COVERED = 1024  # points at which groups are lowered whose kernels have sizes as constants
 
 Build = Callable[[MemoryConcessions], Program]
+
+
+class Seconds(NamedTuple):
+    """Time of a program at a shape, and the part of it that was measured; the rest is predicted."""
+
+    total: float
+    measured: float
 
 
 class RowRefusedError(RegionError, code="region-row-refused"):
@@ -49,30 +62,63 @@ class RegionProgram:
     Its graph has the shapes of the point that was asked for last: programs of several points are bound to
     memory one after the other, each before the next is made. One thread may ask.
 
+    Args:
+        planned: the program at one point, whose rows, layouts, fusion and order are kept.
+        anchor: that point.
+        region: the shapes that it serves; a part of those that `extents` is of.
+        notes: see below.
+
     Attributes:
-        region: the shapes that it serves.
         notes: rows that were passed over, as some shape refuses them.
         varying: constants of the graph that depend on the shape.
         packed: constants that its programs share.
-        stacking: which buffer lies above which, at every point.
     """
 
-    def __init__(self, largest: Program, extents: Extents, notes: tuple[str, ...] = ()) -> None:
-        self.region = extents.region
+    def __init__(
+        self,
+        planned: Program,
+        anchor: Point,
+        extents: Extents,
+        region: Region,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.region = region
+        self.anchor = anchor
         self.notes = notes
         self._extents = extents
-        self._program = largest
-        self._compilation = largest.compilation
-        self._constants = _constants(largest.compilation, extents)
+        self._planned = planned
+        self._compilation = planned.compilation
+        self._constants = _constants(planned.compilation, extents)
         self.varying = frozenset(self._constants)
         self.packed = Packed(self.varying)
         self._kernels: dict[Request, None] = {}
         self._kernels_by_group: dict[str, set[tuple[Request, ...]]] = {}
-        self._values = _shaped(largest.compilation, extents)
-        plan = largest.compilation.plan
-        buffers = plan.require("buffers")
-        self.stacking = stacked(buffers.assignment.problem, largest.placement.solution)
-        self._whole = build(largest.compilation).problem == buffers.assignment.problem
+        self._values = _shaped(planned.compilation, extents)
+
+    @property
+    def concessions(self) -> MemoryConcessions:
+        """Concessions of its plan."""
+        return self._compilation.concessions
+
+    @property
+    def stacking(self) -> Stacking:
+        """Which buffer lies above which, at every point."""
+        return self._stacked[0]
+
+    @cached_property
+    def _stacked(self) -> tuple[Stacking, bool]:
+        """The stacking of the largest shape, and whether only whole values are computed in place."""
+        if self.anchor == self.region.largest:
+            self._resize(self.anchor)  # another region may have asked for a point of the same plan
+            whole = self._compilation
+            buffers = whole.plan.require("buffers")
+            assignment, solution = buffers.assignment, self._planned.placement.solution
+        else:
+            largest = self.region.largest
+            whole = self._chosen(largest)
+            with _same_sharing(whole, largest):
+                assignment, solution = place(whole)
+        return stacked(assignment.problem, solution), build(whole).problem == assignment.problem
 
     def at(self, point: Point) -> Program:
         """The program at a point.
@@ -80,6 +126,51 @@ class RegionProgram:
         Raises:
             RowRefusedError: a row does not compute its group there.
             RegionError: values share memory there in another way than at the largest shape.
+            CapacityError: it takes more than the budget.
+        """
+        stacking, whole = self._stacked
+        return self._placed(self._chosen(point), point, stacking, whole=whole)
+
+    def seconds(self, point: Point, timings: Mapping[str, float], scales: Mapping[str, float]) -> Seconds:
+        """Time of the program at a point, where it need not have memory.
+
+        Args:
+            point: the shape.
+            timings: measured seconds, see `app.engine.cost.roofline.key`; what they lack is predicted.
+            scales: factors of predictions by name of a group, see `scales`.
+
+        Raises:
+            RowRefusedError: a row does not compute its group there.
+        """
+        total = measured = 0.0
+        for name, known, predicted in self._times(point, timings):
+            measured += known or 0.0
+            total += predicted * scales.get(name, 1.0) if known is None else known
+        return Seconds(total, measured)
+
+    def scales(self, point: Point, timings: Mapping[str, float]) -> dict[str, float]:
+        """Measured over predicted seconds at a point, by name of a group that was measured there.
+
+        Predictions for other rows of the group are on one scale with what was measured when they are
+        multiplied by it.
+        """
+        times = self._times(point, timings)
+        return {name: known / predicted for name, known, predicted in times if known and predicted}
+
+    def _times(self, point: Point, timings: Mapping[str, float]) -> Iterator[tuple[str, float | None, float]]:
+        """Name, measured seconds if there are any, and predicted seconds of every group at a point."""
+        chosen = self._chosen(point)
+        context = PlanningContext.of(chosen, chosen.plan.require("storage"))
+        for group, choice in chosen.plan.require("implementation").items():
+            row, tuned = choice.implementation, replace(context, tuning=choice.tuning)
+            known = timings.get(key(row, group, tuned)) if timings else None
+            yield group.name, known, expected(row, group, tuned)
+
+    def _chosen(self, point: Point) -> Compilation:
+        """The compilation at a point without places in memory.
+
+        Raises:
+            RowRefusedError: a row does not compute its group there.
         """
         self._resize(point)
         before = self._compilation
@@ -89,14 +180,13 @@ class RegionProgram:
             fresh[group]: self._choice(fresh[group], choice, context)
             for group, choice in before.plan.require("implementation").items()
         }
-        compilation = before.with_plan(
+        return before.with_plan(
             implementation=chosen,
             fusion={node: fresh[g] for node, g in before.plan.require("fusion").items()},
             order=tuple(fresh.values()),
             buffers=None,
             placement=None,
         )
-        return self._placed(compilation, point)
 
     @property
     def kernels(self) -> tuple[Request, ...]:
@@ -202,22 +292,34 @@ class RegionProgram:
                     return f"it asks for {value.name!r} {wanted or 'row-major'}, which is {layouts[value]}"
         return None
 
-    def _placed(self, compilation: Compilation, point: Point) -> Program:
-        told = ", ".join(f"{n}={v}" for n, v in point.items())
-        try:
-            assignment = build(compilation, whole=self._whole)
-            solution = self.stacking.solution(assignment.problem)
+    def _placed(self, compilation: Compilation, point: Point, stacking: Stacking, *, whole: bool) -> Program:
+        with _same_sharing(compilation, point):
+            assignment = build(compilation, whole=whole)
+            solution = stacking.solution(assignment.problem)
             buffers = OrderedBuffers(assignment, solution)
             found = program.build(PlanMemory(policies=False)(compilation.with_plan(buffers=buffers)))
-        except ValueError as cause:
-            classes = view_classes(compilation)
-            for group, choice in compilation.plan.require("implementation").items():
-                for reason in classes.share(choice.views, outputs_of(group)).values():
-                    raise _refused(group, choice, reason) from cause
-            raise RegionError(f"at {told} values share memory in another way: {cause}") from cause
         for group, choice in compilation.plan.require("implementation").items():
             self._count(group, choice)
         return found
+
+
+@contextlib.contextmanager
+def _same_sharing(compilation: Compilation, point: Point) -> Iterator[None]:
+    """A block in which a ValueError means that values share memory at a point as they cannot there.
+
+    Raises:
+        RowRefusedError: the views of a row are not possible there.
+        RegionError: anything else.
+    """
+    try:
+        yield
+    except ValueError as cause:
+        classes = view_classes(compilation)
+        for group, choice in compilation.plan.require("implementation").items():
+            for reason in classes.share(choice.views, outputs_of(group)).values():
+                raise _refused(group, choice, reason) from cause
+        told = ", ".join(f"{n}={v}" for n, v in point.items())
+        raise RegionError(f"at {told} values share memory in another way: {cause}") from cause
 
 
 def _refused(group: Group, choice: Choice, reason: str) -> RowRefusedError:
@@ -269,31 +371,32 @@ def _constants(compilation: Compilation, extents: Extents) -> dict[ir.Value, Var
             raise RegionError(f"a pass replaced {name!r} or its constant, which depends on the shape")
         for node, index in value.uses():
             other = extents.constants.get((node.name or "", index))
-            if other is None or (other.dims, other.elements) != (varying.dims, varying.elements):
+            if other is None or not other.same_numbers(varying):
                 raise RegionError(f"{node.name!r} and {name!r} read one constant in different shapes")
         found[value] = varying
     return found
 
 
-def region_program(build_plan: Build, extents: Extents) -> RegionProgram:
-    """The program of a region: the plan of its largest shape, of rows that all samples accept.
+def region_program(
+    build_plan: Build,
+    anchor: Point,
+    extents: Extents,
+    region: Region,
+    points: Sequence[Point],
+    concessions: MemoryConcessions = NOTHING,
+) -> RegionProgram:
+    """The program of a region by the plan of one of its points, without the rows that points refuse.
 
     Raises:
         RegionError: no such plan was found; the message names the last row, and the reason.
     """
     denied: frozenset[Denied] = frozenset()
     notes: list[str] = []
-    samples = tuple(extents.region.samples())
     for _ in range(ROUNDS):
-        found = RegionProgram(build_plan(MemoryConcessions(denied=denied)), extents, tuple(notes))
-        refused: dict[Denied, RowRefusedError] = {}
-        for point in samples:
-            try:
-                found.at(point)
-            except RowRefusedError as error:
-                refused.setdefault(error.denied, error)
+        conceded = replace(concessions, denied=concessions.denied | denied)
+        found = RegionProgram(build_plan(conceded), anchor, extents, region, tuple(notes))
+        refused = {e.denied: e for e in reversed([*_refusals(found, points)])}
         if not refused:
-            found.cover()
             return found
         again = [error for key, error in refused.items() if key in denied]
         if again:
@@ -301,3 +404,12 @@ def region_program(build_plan: Build, extents: Extents) -> RegionProgram:
         denied |= refused.keys()
         notes += [e.message for e in refused.values()]
     raise RegionError(f"after {ROUNDS} plans rows were still refused somewhere: {notes[-1]}")
+
+
+def _refusals(found: RegionProgram, points: Sequence[Point]) -> Iterator[RowRefusedError]:
+    """Errors of the points that a program does not serve, the first of each."""
+    for point in points:
+        try:
+            found.at(point)
+        except RowRefusedError as error:
+            yield error

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall
 from app.engine.core.program import Program
+from app.engine.planning.regions.pieces import RegionPlan
 from app.engine.planning.regions.program import RegionProgram
 from app.engine.runtime.cpu.body_runner import Surroundings
 from app.engine.runtime.cpu.executor import Executor
@@ -25,35 +27,46 @@ class RegionRunner:
     """Binds programs of a region to memory that they share: one of them runs at a time.
 
     Args:
-        program: of the region; its points are asked for by this runner alone.
+        plan: of the region; points of its pieces are asked for by this runner alone.
         compiler: where machine code comes from.
         cores: cores to pin the team to; empty leaves threads where they are.
 
     Attributes:
-        arena_bytes: of the largest shape, which no other exceeds.
+        arena_bytes: of the largest shapes of the pieces, which no other exceeds.
         kernels: how many the region needs, as far as is known; they are compiled before the first run.
     """
 
-    def __init__(self, program: RegionProgram, compiler: Compiler, cores: Sequence[int] = ()) -> None:
-        self.program = program
+    def __init__(self, plan: RegionPlan, compiler: Compiler, cores: Sequence[int] = ()) -> None:
+        self.plan = plan
         self._compiler = compiler
         self._weights = Weights()
-        largest = program.at(program.region.largest)
-        self.arena_bytes = largest.arena_bytes
-        self._team = Team(largest.compilation.options.threads, cores)
         self._packed: dict[int, Array] = {}
-        values = (*largest.compilation.graph.inputs, *largest.compilation.graph.outputs)
-        roots = {v: aligned(graph.nbytes(v)) for v in values}
-        self._around = Surroundings(aligned(self.arena_bytes), roots, self._team)
-        self.kernels = len(compiled(program.kernels, compiler, lambda _done, _total: None))
-        first = self._bound(largest, self._weights)
-        kept = {v: a for v, a in first.surroundings().roots.items() if v not in program.varying}
-        self._around = Surroundings(self._around.arena, kept, self._team)
+        self.arena_bytes = 0
+        ends: dict[str, int] = {}  # bytes of inputs and outputs, by name
+        for piece in plan.pieces:
+            largest = piece.at(piece.region.largest)
+            self.arena_bytes = max(self.arena_bytes, largest.arena_bytes)
+            for value in _ends(largest):
+                ends[value.name or ""] = max(ends.get(value.name or "", 0), graph.nbytes(value))
+        self._team = Team(largest.compilation.options.threads, cores)
+        self._arena = aligned(self.arena_bytes)
+        self._ends = {name: aligned(nbytes) for name, nbytes in ends.items()}
+        kernels = tuple(dict.fromkeys(k for piece in plan.pieces for k in piece.kernels))
+        self.kernels = len(compiled(kernels, compiler, lambda _done, _total: None))
+        self._around = {piece: self._surroundings(piece) for piece in plan.pieces}
+
+    def _surroundings(self, piece: RegionProgram) -> Surroundings:
+        """The memory of the programs of a piece: arena, inputs and outputs, and weights that stay."""
+        largest = piece.at(piece.region.largest)
+        roots = {value: self._ends[value.name or ""] for value in _ends(largest)}
+        first = self._bound(piece, largest, Surroundings(self._arena, roots, self._team), self._weights)
+        kept = {v: a for v, a in first.surroundings().roots.items() if v not in piece.varying}
+        return Surroundings(self._arena, kept, self._team)
 
     @property
     def constant_bytes(self) -> int:
         """Bytes of the packed weights that its programs share."""
-        return sum(a.size for a in self._packed.values())
+        return sum({a.ctypes.data: a.size for a in self._packed.values()}.values())
 
     def filled(self, point: Point) -> "Filled":
         """The program at a point, ready to run.
@@ -62,9 +75,10 @@ class RegionRunner:
             RegionError: the plan does not serve the point, see `RegionProgram.at`, or needs more memory than
                 at the largest shape.
         """
-        found = self.program.at(point)
-        for value in (*found.compilation.graph.inputs, *found.compilation.graph.outputs):
-            if graph.nbytes(value) > self._around.roots[value].size:
+        piece = self.plan.piece(point)
+        found, around = piece.at(point), self._around[piece]
+        for value in _ends(found):
+            if graph.nbytes(value) > around.roots[value].size:
                 shape = graph.static_shape(value)
                 raise RegionError(f"{value.name!r} is larger than at the largest shape: {list(shape)}")
         if found.arena_bytes > self.arena_bytes:
@@ -72,16 +86,17 @@ class RegionRunner:
                 f"the arena takes {found.arena_bytes} byte at {dict(point)}, "
                 f"{self.arena_bytes} byte at the largest shape"
             )
-        return Filled(self._bound(found, Weights(block=TABLES)))
+        return Filled(self._bound(piece, found, around, Weights(block=TABLES)))
 
-    def _bound(self, program: Program, tables: Weights) -> Executor:
+    def _bound(
+        self, piece: RegionProgram, program: Program, around: Surroundings, tables: Weights
+    ) -> Executor:
         for step in program.steps:
             for call in step.calls:
                 for argument in call.arguments if isinstance(call, KernelCall) else ():
-                    if isinstance(argument, Constant) and self.program.packed.has(argument):
+                    if isinstance(argument, Constant) and piece.packed.has(argument):
                         self._pack(argument)
-        around = replace(self._around, packed=self._packed)
-        return Executor(program, self._compiler, around=around, weights=tables)
+        return Executor(program, self._compiler, around=replace(around, packed=self._packed), weights=tables)
 
     def _pack(self, constant: Constant) -> None:
         if id(constant) not in self._packed:
@@ -90,6 +105,11 @@ class RegionRunner:
     def close(self) -> None:
         """End the threads."""
         self._team.close()
+
+
+def _ends(program: Program) -> tuple[ir.Value, ...]:
+    model = program.compilation.graph
+    return (*model.inputs, *model.outputs)
 
 
 class Filled:

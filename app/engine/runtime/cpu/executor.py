@@ -386,7 +386,8 @@ class Executor(ProgramExecutor):
             assert isinstance(call, HostCall)
             bodies = [None if b is None else self._body(b, call.inputs, step) for b in call.bodies]
             places = [self.place_of(v) for v in call.outputs]
-            given = [[self._kernels[k].function for k in call.kernels]] if call.kernels else []
+            kernels = [self._kernels[k].function for k in call.kernels]
+            given = [a for a in (kernels, call.nodes) if a]
             function = resolve(call.function)(call.node, *([bodies, places] if bodies else given))
             fixed = [None if v is None else self._fixed(v) for v in call.inputs]
             dynamic = [(i, v) for i, v in enumerate(call.inputs) if v is not None and fixed[i] is None]

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from app.engine.types.errors import InputError
 
@@ -16,6 +17,7 @@ _SPELLING = re.compile(
 )
 _EXPECTED = "expected a number, 'N', 'N<=8', 'N<=64%8' or 'N:8..64%8'"
 LARGEST = 2**40  # a bound of a symbol
+CORNERS = 3  # symbols of which all corners are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,26 @@ class Symbol:
     def __str__(self) -> str:
         """The spelling that a request has."""
         return f"{self.name}:{self.low}..{self.high}" + f"%{self.step}" * (self.step > 1)
+
+
+class WeightedPoint(NamedTuple):
+    """Sizes that are expected, and how often relative to others."""
+
+    point: Point
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a region that one plan serves.
+
+    Attributes:
+        symbols: bounds of its sizes.
+        anchor: point whose rows and layouts the plan has.
+    """
+
+    symbols: Mapping[str, Symbol]
+    anchor: Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +152,41 @@ class Region:
         """Dimensions of an input with a symbol, as a request has them."""
         return ", ".join(str(self.symbols.get(str(d), d)) for d in self.inputs[name])
 
+    def cut(self, name: str, size: int) -> tuple["Region", "Region"]:
+        """The part whose sizes of a symbol are below `size`, one of them but the least, and the rest."""
+        symbol = self.symbols[name]
+        below, rest = replace(symbol, high=size - symbol.step), replace(symbol, low=size)
+        return tuple(replace(self, symbols={**self.symbols, name: s}) for s in (below, rest))  # type: ignore[return-value]  # two
+
+    def corners(self) -> tuple[Point, ...]:
+        """Corners and the middle, the largest first; of many symbols, corners with at most one least size."""
+        names, ends = tuple(self.symbols), [(s.high, s.low) for s in self.symbols.values()]
+        if len(names) <= CORNERS:
+            found = [*itertools.product(*ends)]
+        else:
+            most, least = zip(*ends)
+            mixed = ((*most[:i], low, *most[i + 1 :]) for i, low in enumerate(least))
+            found = [most, *mixed, least]
+        found.append(tuple(s.sizes[len(s.sizes) // 2] for s in self.symbols.values()))
+        return tuple(dict(zip(names, sizes)) for sizes in dict.fromkeys(found))
+
+    def grid(self, count: int) -> tuple[Point, ...]:
+        """Points at so many sizes of every symbol, ends included, evenly spaced, the largest first."""
+        axes = [
+            dict.fromkeys(s.sizes[-1 - (len(s.sizes) - 1) * i // (count - 1)] for i in range(count))
+            for s in self.symbols.values()
+        ]
+        return tuple(dict(zip(self.symbols, sizes)) for sizes in itertools.product(*axes))
+
+    def contains(self, point: Point) -> bool:
+        """True if it has the sizes of a point."""
+        return all(point[name] in s.sizes for name, s in self.symbols.items())
+
+    def overlaps(self, other: "Region") -> bool:
+        """True if a point may lie in both, regions of the same symbols."""
+        pairs = ((s, other.symbols[name]) for name, s in self.symbols.items())
+        return all(a.low <= b.high and b.low <= a.high for a, b in pairs)
+
     def samples(self) -> tuple[Point, ...]:
         """Points that formulas are found from and checked at: corners, the middle, neighbors and others.
 
@@ -200,6 +257,42 @@ def bound(shapes: Mapping[str, Sequence[int | str]]) -> tuple[dict[str, tuple[in
     region = region_of(shapes)
     numbers = {n: tuple(d for d in dims if isinstance(d, int)) for n, dims in shapes.items()}
     return (numbers if region is None else numbers | region.shapes(region.largest)), region
+
+
+def weighted_points(region: Region | None, spelled: Sequence[Mapping[str, Any]]) -> tuple[WeightedPoint, ...]:
+    """Expected shapes as a request spells them: `{sizes, weight}` each, sizes of all symbols by name.
+
+    Raises:
+        InputError: there is no region, or an entry lies outside of it, comes twice or weighs nothing.
+    """
+    found: dict[tuple[int, ...], WeightedPoint] = {}
+    for at, entry in enumerate(spelled):
+        sizes, weight, pointer = entry["sizes"], float(entry["weight"]), f"/shape_histogram/{at}"
+        if region is None:
+            raise InputError("a shape histogram needs symbols in the input shapes", pointer=pointer)
+        told = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        if sizes.keys() != region.symbols.keys() or not region.contains(sizes):
+            bounds = ", ".join(map(str, region.symbols.values()))
+            raise InputError(f"shape histogram: {told or 'no size'} is no shape of {bounds}", pointer=pointer)
+        point = {name: sizes[name] for name in region.symbols}
+        key = tuple(point.values())
+        if key in found or not (math.isfinite(weight) and weight > 0):
+            why = "comes twice" if key in found else f"has weight {weight:g}; expected a number above 0"
+            raise InputError(f"shape histogram: {told} {why}", pointer=pointer)
+        found[key] = WeightedPoint(point, weight)
+    return tuple(found.values())
+
+
+def piece_json(piece: Piece) -> dict[str, Any]:
+    """A piece as JSON."""
+    symbols = {n: [s.low, s.high, s.step] for n, s in piece.symbols.items()}
+    return {"symbols": symbols, "anchor": dict(piece.anchor)}
+
+
+def piece_of(document: Mapping[str, Any]) -> Piece:
+    """The piece that `piece_json` wrote."""
+    symbols = {name: Symbol(name, *bounds) for name, bounds in document["symbols"].items()}
+    return Piece(symbols, {name: document["anchor"][name] for name in symbols})
 
 
 def _dimension(name: str, spelled: int | str, symbols: dict[str, Symbol | None]) -> int | str:

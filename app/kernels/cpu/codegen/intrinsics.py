@@ -1,4 +1,4 @@
-"""Scalar instructions that numba has no word for, so that loops of them become vector loops.
+"""Instructions that numba has no word for: on numbers, so that loops become vector loops, and on vectors.
 
 Each is one LLVM instruction or a short fixed sequence on the operand's own type: no branch, no
 widening, no call. Nothing here is undefined for NaN or infinities.
@@ -9,6 +9,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.vectors import Vector, called, common, filled
+
 _I16, _I32, _I64 = ll.IntType(16), ll.IntType(32), ll.IntType(64)
 # Per width of a float: bits of the fraction, bias of the exponent, sqrt(1/2), and 1.5 * 2**fraction:
 # added to a small whole number, it leaves that number in the low bits of the sum.
@@ -17,15 +19,14 @@ _FORMATS = {32: (23, 127, 0x3F3504F3, 12582912.0), 64: (52, 1023, 0x3FE6A09E667F
 
 def _whole_bits(builder, n, width: int):
     """A whole number held in a float, as an integer of the same width (modulo 2**fraction)."""
-    magic = ll.Constant(n.type, _FORMATS[width][3])
-    return builder.bitcast(builder.fadd(n, magic), ll.IntType(width))
+    bits = ll.IntType(width)
+    kind = ll.VectorType(bits, n.type.count) if isinstance(n.type, ll.VectorType) else bits
+    return builder.bitcast(builder.fadd(n, filled(n.type, _FORMATS[width][3])), kind)
 
 
 def _unary(name: str, x: types.Type):
-    def generate(_context, builder, signature, values):
-        kind = ll.FunctionType(values[0].type, [values[0].type])
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.f{x.bitwidth}")
-        return builder.call(function, values)
+    def generate(_context, builder, _signature, values):
+        return called(builder, name, values)
 
     return x(x), generate
 
@@ -69,72 +70,85 @@ def copysign(_context, magnitude, sign):
     """The magnitude of one number with the sign of another of its type."""
 
     def generate(_context, builder, _signature, values):
-        kind = ll.FunctionType(values[0].type, [values[0].type] * 2)
-        name = f"llvm.copysign.f{magnitude.bitwidth}"
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+        return called(builder, "copysign", values)
 
     return magnitude(magnitude, sign), generate
 
 
-def _ternary(name: str, a: types.Type):
-    def generate(_context, builder, _signature, values):
-        kind = ll.FunctionType(values[0].type, [values[0].type] * 3)
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.f{a.bitwidth}")
-        return builder.call(function, values)
+def _ternary(name: str, *operands: types.Type):
+    kind = common(*operands)
 
-    return a(a, a, a), generate
+    def generate(_context, builder, _signature, values):
+        return called(builder, name, values)
+
+    return kind(kind, kind, kind), generate
 
 
 @intrinsic
 def fma(_context, a, b, c):
     """The sum a * b + c, rounded once on every processor."""
-    return _ternary("fma", a)
+    return _ternary("fma", a, b, c)
 
 
 @intrinsic
 def muladd(_context, a, b, c):
     """The sum a * b + c, rounded once where the processor can."""
-    return _ternary("fmuladd", a)
+    return _ternary("fmuladd", a, b, c)
 
 
 @intrinsic
 def horner(_context, x, coefficients):
     """c[0] + c[1] x + c[2] x^2 + ...; fused where the processor can. All of one float type."""
 
-    def generate(_context, builder, _signature, values):
-        kind = ll.FunctionType(values[0].type, [values[0].type] * 3)
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.f{x.bitwidth}")
-        result, *rest = reversed(cgutils.unpack_tuple(builder, values[1]))
+    def generate(context, builder, _signature, values):
+        given = [
+            context.cast(builder, c, coefficients.dtype, x) for c in cgutils.unpack_tuple(builder, values[1])
+        ]
+        result, *rest = reversed(given)
         for coefficient in rest:
-            result = builder.call(function, (result, values[0], coefficient))
+            result = called(builder, "fmuladd", (result, values[0], coefficient))
         return result
 
     return x(x, coefficients), generate
 
 
 @intrinsic
+def opaque(_context, n):
+    """The same integer, of which LLVM knows nothing else; no instruction."""
+
+    def generate(_context, builder, _signature, values):
+        kind = values[0].type
+        return builder.asm(ll.FunctionType(kind, [kind]), "", "=r,0", values, side_effect=False)
+
+    return n(n), generate
+
+
+@intrinsic
 def select(_context, condition, a, b):
-    """`a` where the condition holds, else `b`, both computed; of one type."""
+    """`a` where the condition holds, else `b`, both computed; of one type, of two numbers that of `a`."""
+    kind = common(a, b)
 
     def generate(context, builder, signature, values):
         other = context.cast(builder, values[2], signature.args[2], signature.return_type)
         return builder.select(values[0], values[1], other)
 
-    return a(types.boolean, a, b), generate
+    holds = condition if isinstance(condition, Vector) else types.boolean
+    return kind(holds, kind, b), generate
 
 
 @intrinsic
 def scaled(_context, x, n):
     """The product x * 2**n for a whole number n (a float, -bias <= n <= bias); the least n gives 0 * x."""
+    floating = common(x, n)
 
     def generate(_context, builder, _signature, values):
-        fraction, bias, _, _ = _FORMATS[x.bitwidth]
-        kind = ll.IntType(x.bitwidth)
-        bits = builder.shl(_whole_bits(builder, values[1], x.bitwidth), ll.Constant(kind, fraction))
-        power = builder.add(bits, ll.Constant(kind, bias << fraction))
+        fraction, bias, _, _ = _FORMATS[floating.bitwidth]
+        whole = _whole_bits(builder, values[1], floating.bitwidth)
+        bits = builder.shl(whole, filled(whole.type, fraction))
+        power = builder.add(bits, filled(whole.type, bias << fraction))
         return builder.fmul(values[0], builder.bitcast(power, values[0].type))
 
-    return x(x, x), generate
+    return floating(floating, floating), generate
 
 
 @intrinsic

@@ -2,7 +2,8 @@
 
 LLVM turns a plain loop into vectors in steps of lanes times unroll (32 float32) and leaves the
 rest to single elements, which is most of a row of 28. With vectors as values a kernel chooses its
-own steps. `+`, `*`, `/`, `abs`, `math.sqrt` and `extrema.maximum` work on them as on numbers.
+own steps. Operators, `abs`, `math.sqrt`, `extrema.maximum` and the functions of `intrinsics` and `vectormath`
+work on them as on numbers; a number beside a vector stands in all lanes.
 """
 
 import math
@@ -11,6 +12,8 @@ import operator
 import llvmlite.ir as ll
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import lower_cast
+from numba.core.typeconv import Conversion
 from numba.extending import intrinsic, models, overload, register_model
 
 from app.kernels.cpu.codegen import memory
@@ -24,12 +27,43 @@ class Vector(types.Type):
         self.lanes = lanes
         super().__init__(name=f"Vector({dtype}, {lanes})")
 
+    @property
+    def bitwidth(self):
+        """Bits of an element."""
+        return self.dtype.bitwidth
+
+    def can_convert_from(self, _typing, other):
+        """A number of the type of the elements becomes a vector of it."""
+        return Conversion.promote if other == self.dtype else None
+
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, kind):
-        element = manager.lookup(kind.dtype).get_data_type()
+        element = manager.lookup(kind.dtype).get_value_type()
         super().__init__(manager, kind, ll.VectorType(element, kind.lanes))
+
+
+def common(*kinds):
+    """The type of an operation on numbers and vectors: the vector's, if one is among them."""
+    return next((kind for kind in kinds if isinstance(kind, Vector)), kinds[0])
+
+
+def filled(kind, number):
+    """A constant of an LLVM type, the number in all lanes."""
+    return ll.Constant(kind, [number] * kind.count if isinstance(kind, ll.VectorType) else number)
+
+
+def called(builder, name, values, flags=()):
+    """Call LLVM's intrinsic function `name`, of values of one type, numbers or vectors, to the same type."""
+    kind = values[0].type
+    lanes, element = (f"v{kind.count}", kind.element) if isinstance(kind, ll.VectorType) else ("", kind)
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ll.FunctionType(kind, [kind] * len(values)),
+        f"llvm.{name}.{lanes}f{64 if isinstance(element, ll.DoubleType) else 32}",
+    )
+    return builder.call(function, values, fastmath=flags)
 
 
 def _address(context, builder, pointer, index, kind):
@@ -52,6 +86,19 @@ def load(_context, pointer, index, lanes):
 
 
 @intrinsic
+def load_like(_context, pointer, index, vector):
+    """As many elements pointer[index], pointer[index + 1] ... as a vector has."""
+
+    def generate(context, builder, _signature, values):
+        if memory.is_half(values[0]):
+            return memory.load(builder, builder.gep(values[0], [values[1]]), vector.lanes)
+        address = _address(context, builder, values[0], values[1], vector)
+        return builder.load(address, align=pointer.dtype.bitwidth // 8)
+
+    return vector(pointer, types.int64, vector), generate
+
+
+@intrinsic
 def store(_context, pointer, index, vector):
     """Write a vector to pointer[index : index + lanes]."""
 
@@ -71,17 +118,67 @@ def _shuffled(builder, a, b, lanes):
     return builder.shuffle_vector(a, b, mask)
 
 
+def _splatted(builder, number, lanes):
+    undefined = ll.Constant(ll.VectorType(number.type, lanes), ll.Undefined)
+    first = builder.insert_element(undefined, number, ll.Constant(ll.IntType(32), 0))
+    return _shuffled(builder, first, undefined, [0] * lanes)
+
+
 @intrinsic(prefer_literal=True)
 def splat(_context, number, lanes):
     """A number in all lanes; lanes is a literal."""
     kind = Vector(types.unliteral(number), lanes.literal_value)
 
-    def generate(context, builder, _signature, values):
-        undefined = ll.Constant(context.get_value_type(kind), ll.Undefined)
-        first = builder.insert_element(undefined, values[0], ll.Constant(ll.IntType(32), 0))
-        return _shuffled(builder, first, undefined, [0] * kind.lanes)
+    def generate(_context, builder, _signature, values):
+        return _splatted(builder, values[0], kind.lanes)
 
     return kind(kind.dtype, lanes), generate
+
+
+@lower_cast(types.Float, Vector)
+def _number_to_vector(_context, builder, _kind, vector, value):
+    return _splatted(builder, value, vector.lanes)
+
+
+@intrinsic
+def lower_half(_context, a):
+    """The first half of the lanes."""
+
+    def generate(_context, builder, signature, values):
+        return _shuffled(builder, values[0], values[0], list(range(signature.return_type.lanes)))
+
+    return Vector(a.dtype, a.lanes // 2)(a), generate
+
+
+@intrinsic
+def upper_half(_context, a):
+    """The second half of the lanes."""
+
+    def generate(_context, builder, signature, values):
+        half = signature.return_type.lanes
+        return _shuffled(builder, values[0], values[0], list(range(half, 2 * half)))
+
+    return Vector(a.dtype, a.lanes // 2)(a), generate
+
+
+@intrinsic
+def both(_context, a, b):
+    """The lanes of a, then those of b, which has as many."""
+
+    def generate(_context, builder, _signature, values):
+        return _shuffled(builder, *values, list(range(2 * a.lanes)))
+
+    return Vector(a.dtype, 2 * a.lanes)(a, a), generate
+
+
+@intrinsic
+def only_lane(_context, a):
+    """The number that a vector of one lane holds."""
+
+    def generate(_context, builder, _signature, values):
+        return builder.extract_element(values[0], ll.Constant(ll.IntType(32), 0))
+
+    return a.dtype(a), generate
 
 
 @intrinsic
@@ -111,11 +208,13 @@ def _is_float(kind):
 def _binary(floating, integral):
     @intrinsic
     def apply(_context, a, b):
+        kind = common(a, b)
+
         def generate(_context, builder, signature, values):
             name = floating if _is_float(signature.return_type) else integral
             return getattr(builder, name)(*values)
 
-        return a(a, b), generate
+        return kind(kind, kind), generate
 
     return apply
 
@@ -123,17 +222,23 @@ def _binary(floating, integral):
 def _unary(name):
     @intrinsic
     def apply(_context, a):
-        def generate(_context, builder, signature, values):
-            kind = signature.return_type
-            vector = values[0].type
-            function = cgutils.get_or_insert_function(
-                builder.module,
-                ll.FunctionType(vector, [vector]),
-                f"llvm.{name}.v{kind.lanes}f{kind.dtype.bitwidth}",
-            )
-            return builder.call(function, values)
+        def generate(_context, builder, _signature, values):
+            return called(builder, name, values)
 
         return a(a), generate
+
+    return apply
+
+
+def _comparison(sign):
+    @intrinsic
+    def apply(_context, a, b):
+        kind = common(a, b)
+
+        def generate(_context, builder, _signature, values):
+            return builder.fcmp_ordered(sign, *values)
+
+        return Vector(types.boolean, kind.lanes)(kind, kind), generate
 
     return apply
 
@@ -142,28 +247,46 @@ _add = _binary("fadd", "add")
 _subtract = _binary("fsub", "sub")
 _multiply = _binary("fmul", "mul")
 _divide = _binary("fdiv", "sdiv")
+_less = _comparison("<")
+_greater = _comparison(">")
 _absolute = _unary("fabs")
 _square_root = _unary("sqrt")
 
 
+def _match(a, b):
+    """Whether two types are vectors of one kind, or a vector and the type of its elements."""
+    kind = common(a, b)
+    return isinstance(kind, Vector) and all(t in (kind, kind.dtype) for t in (a, b))
+
+
 @overload(operator.add)
 def _overload_add(a, b):
-    return (lambda a, b: _add(a, b)) if isinstance(a, Vector) and a == b else None
+    return (lambda a, b: _add(a, b)) if _match(a, b) else None
 
 
 @overload(operator.sub)
 def _overload_subtract(a, b):
-    return (lambda a, b: _subtract(a, b)) if isinstance(a, Vector) and a == b else None
+    return (lambda a, b: _subtract(a, b)) if _match(a, b) else None
 
 
 @overload(operator.mul)
 def _overload_multiply(a, b):
-    return (lambda a, b: _multiply(a, b)) if isinstance(a, Vector) and a == b else None
+    return (lambda a, b: _multiply(a, b)) if _match(a, b) else None
 
 
 @overload(operator.truediv)
 def _overload_divide(a, b):
-    return (lambda a, b: _divide(a, b)) if isinstance(a, Vector) and a == b and _is_float(a) else None
+    return (lambda a, b: _divide(a, b)) if _match(a, b) and _is_float(common(a, b)) else None
+
+
+@overload(operator.lt)
+def _overload_less(a, b):
+    return (lambda a, b: _less(a, b)) if _match(a, b) and _is_float(common(a, b)) else None
+
+
+@overload(operator.gt)
+def _overload_greater(a, b):
+    return (lambda a, b: _greater(a, b)) if _match(a, b) and _is_float(common(a, b)) else None
 
 
 @overload(abs)

@@ -15,7 +15,7 @@ from app.engine.memory.region_peak import peak_at, region_of
 from app.engine.model.load import load
 from app.engine.planning.regions.entry import region_of_model
 from app.engine.planning.regions.memory import memory_formulas
-from app.engine.planning.regions.program import RegionProgram
+from app.engine.planning.regions.pieces import RegionPlan
 from app.engine.planning.regions.runner import RegionRunner
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import InputError, RegionError
@@ -30,7 +30,7 @@ OPTIONS = Options(autotune=False, choose="first", backends=OWN)
 SHAPES = 5  # of each network, beside its samples
 
 
-def planned(path: Path, spelled: dict[str, list[int | str]]) -> RegionProgram:
+def planned(path: Path, spelled: dict[str, list[int | str]]) -> RegionPlan:
     shapes, region = bound(spelled)
     bindings = Bindings(shapes, region=region)
     return region_of_model(load(path), host(), OPTIONS, bindings, load_registry())
@@ -50,7 +50,7 @@ def expected(path: Path, inputs: dict[str, Array]) -> list[Array]:
     return onnx.reference.ReferenceEvaluator(onnx.load(path)).run(None, inputs)  # type: ignore[no-any-return]
 
 
-def points_of(program: RegionProgram, rng: np.random.Generator) -> list[Point]:
+def points_of(program: RegionPlan, rng: np.random.Generator) -> list[Point]:
     every = list(program.region.points())
     least = {n: s.low for n, s in program.region.symbols.items()}
     return [program.region.largest, least, *(every[i] for i in rng.integers(len(every), size=SHAPES))]
@@ -153,5 +153,37 @@ def test_a_constant_that_depends_on_the_shape_otherwise_is_named(tmp_path: Path)
             y = Div (x, f)
         }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
-    with pytest.raises(RegionError, match="depends on the shape, and is not the beginning of"):
+    with pytest.raises(
+        RegionError, match="depends on the shape: it is neither the beginning of that of the largest"
+    ):
         planned(tmp_path / "net.onnx", {"x": ["n:2..8"]})
+
+
+def test_indices_that_a_graph_computes_from_the_shape_are_those_of_every_point(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    """Exporters gather from a flattened mask at row * length + column, computed from the shape."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+        net (float[n, l] x) => (float[n, 1, l] y) {
+            zero = Constant <value_int = 0> ()
+            one = Constant <value_int = 1> ()
+            s = Shape (x)
+            n = Gather (s, zero)
+            l = Gather (s, one)
+            rows = Range (zero, n, one)
+            columns = Range (zero, l, one)
+            starts = Mul (rows, l)
+            axes = Constant <value_ints = [1, 2]> ()
+            down = Unsqueeze (starts, axes)
+            indices = Add (down, columns)
+            all = Constant <value_ints = [-1]> ()
+            flat = Reshape (x, all)
+            y = Gather (flat, indices)
+        }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    program = planned(tmp_path / "net.onnx", {"x": ["n<=9", "l:2..40"]})
+    rng = np.random.default_rng(0)
+    for point in points_of(program, rng):
+        x = rng.standard_normal((point["n"], point["l"])).astype(np.float32)
+        with closing(Executor(program.at(point), compiler, poison=True)) as executor:
+            np.testing.assert_array_equal(executor.run({"x": x})["y"], x[:, None, :])

@@ -1,9 +1,12 @@
 """Regions of shapes, as requests spell them."""
 
+import re
+from typing import Any
+
 import pytest
 
 from app.engine.types.errors import InputError
-from app.engine.types.regions.region import Region, Symbol, bound, region_of
+from app.engine.types.regions.region import Region, Symbol, bound, region_of, weighted_points
 
 
 def test_bounds_and_divisors_are_read() -> None:
@@ -91,3 +94,50 @@ def test_points_are_numbered_and_a_huge_region_is_not_enumerated() -> None:
     huge = Region({"x": ("N",)}, {"N": Symbol("N", 1, 2**40)})
     assert next(huge.points()) == {"N": 2**40}
     assert huge.at(huge.count - 1) == {"N": 1}
+
+
+def test_a_cut_divides_a_region() -> None:
+    region = region_of({"x": ["N<=4", "H:8..64%8"]})
+    assert region is not None
+    for name, sizes in (("N", range(2, 5)), ("H", range(16, 65, 8))):
+        for size in sizes:
+            low, high = region.cut(name, size)
+            assert not low.overlaps(high)
+            assert low.overlaps(region)
+            assert high.overlaps(low) is False
+            for point in region.points():
+                assert (low.contains(point), high.contains(point)) == (
+                    point[name] < size,
+                    point[name] >= size,
+                )
+
+
+def test_corners_and_grids_are_points_of_the_region_with_its_ends() -> None:
+    for spelled in (["N<=4", "H:8..64%8"], ["N<=1", "H:8..8"], ["A<=3", "B<=4", "C<=5", "D:2..6%2"]):
+        region = region_of({"x": spelled})
+        assert region is not None
+        least = {name: s.low for name, s in region.symbols.items()}
+        for points in (region.corners(), region.grid(3)):
+            keys = [tuple(p.values()) for p in points]
+            assert len(set(keys)) == len(keys)
+            assert points[0] == region.largest
+            assert least in points
+            assert all(map(region.contains, points))
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([{"sizes": {"N": 5}, "weight": 1}], "N=5 is no shape of N:1..4"),
+        ([{"sizes": {}, "weight": 1}], "no size is no shape of N:1..4"),
+        ([{"sizes": {"N": 2, "M": 1}, "weight": 1}], "N=2, M=1 is no shape of N:1..4"),
+        ([{"sizes": {"N": 2}, "weight": 0}], "has weight 0; expected a number above 0"),
+        ([{"sizes": {"N": 2}, "weight": 1}, {"sizes": {"N": 2}, "weight": 2}], "N=2 comes twice"),
+    ],
+)
+def test_a_wrong_histogram_is_refused(entries: list[dict[str, Any]], message: str) -> None:
+    region = region_of({"x": ["N<=4"]})
+    with pytest.raises(InputError, match=re.escape(message)):
+        weighted_points(region, entries)
+    with pytest.raises(InputError, match="a shape histogram needs symbols"):
+        weighted_points(None, entries)

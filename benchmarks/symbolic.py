@@ -1,0 +1,243 @@
+"""`make bench-symbolic`: programs of a region of shapes, beside a program planned for each shape alone.
+
+At seeded shapes of the region: the least steady time of the region's program over that of its own plan, the
+two in turn in one process; the first run of a program over its steady time, the least of several programs
+made anew; the peak by the formulas of memory.json and that of the placement; the outputs beside those of
+onnxruntime.
+
+    python -m benchmarks.symbolic ppocrv4_rec unet_free
+    python -m benchmarks.symbolic bert.onnx --input ids=N<=8,L<=512 --input mask=N,L
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from rich.console import Console
+from rich.table import Table
+
+from app.cli.submit import input_shapes
+from app.engine.core.plan import Compilation
+from app.engine.core.registry import load as load_registry
+from app.engine.memory.region_peak import peak_at
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.planning.expansion import expanded
+from app.engine.planning.regions.entry import region_of_model
+from app.engine.planning.regions.memory import memory_formulas
+from app.engine.planning.regions.pieces import RegionPlan
+from app.engine.planning.regions.runner import RegionRunner
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.types.options import Bindings, Options
+from app.engine.types.regions.region import Point, bound
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
+from app.settings import Settings
+from benchmarks import models, symbolic_networks
+from benchmarks.paired import in_turn
+
+Array = np.ndarray[Any, Any]
+Json = dict[str, Any]
+REGIONS: dict[str, symbolic_networks.Spelled] = {
+    "ppocrv4_rec": {"x": [1, 3, 48, "W:48..640%8"]},
+    "ppocrv4_det": {"x": [1, 3, "H:64..960%32", "W:64..960%32"]},
+    **{name: spelled for name, (_, spelled) in symbolic_networks.NETWORKS.items()},
+}
+FRESH = 5  # programs of a shape that run for the first time
+WORDS = 100  # integer inputs are ids below it, and masks of ones
+
+
+def main(line: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.symbolic", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", default=list(REGIONS), help="models with a region, or a path")
+    parser.add_argument("--input", action="append", default=[], help="shapes with symbols, of a path")
+    parser.add_argument("--models", type=Path, nargs="*", default=models.FOLDERS, help="folders to look in")
+    parser.add_argument("--shapes", type=int, default=12, help="of each region")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of the samples of one program")
+    parser.add_argument("--tune", action="store_true", help="measure implementations before planning")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    arguments = parser.parse_args(line)
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in arguments.names:
+            spelled = input_shapes(arguments.input) or REGIONS.get(Path(name).stem)
+            if spelled is None:
+                sys.exit(f"{name}: no region; give --input NAME=N<=8,L<=512")
+            if name in symbolic_networks.NETWORKS:
+                path = symbolic_networks.build(name, Path(scratch))
+            else:
+                found = models.find(name, arguments.models, Path(scratch))
+                if found.path is None:
+                    sys.exit(f"{found.name}: {found.reason}")
+                path = found.path
+            result = measured(path, spelled, arguments)
+            results.append(result)
+            Console(width=150).print(table_of(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+class Subject:
+    """A model that is planned for a region, and for shapes alone."""
+
+    def __init__(self, path: Path, spelled: symbolic_networks.Spelled, tune: bool) -> None:
+        kernels = Settings.from_environment().data.absolute() / "kernels"
+        kernels.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.options = Options(autotune=tune, choose="first")
+        self.compiler = Compiler(kernels)
+        self.shapes, self.region = bound(spelled)
+
+    def tuned(self, compilation: Compilation) -> Compilation:
+        """The compilation with measured times, if rows are measured."""
+        return session.measured(compilation, self.options, self.compiler)
+
+    def plan(self) -> RegionPlan:
+        """The plan of the region."""
+        bindings = Bindings(self.shapes, region=self.region)
+        return region_of_model(load(self.path), host(), self.options, bindings, load_registry(), self.tuned)
+
+    def alone(self, shapes: dict[str, tuple[int, ...]]) -> Executor:
+        """The program that is planned for these shapes only."""
+        bindings = Bindings({**self.shapes, **shapes})
+        loaded = expanded(load(self.path), bindings)
+        compilation = session.canonical(loaded, host(), self.options, bindings, load_registry())
+        return Executor(session.planned(self.tuned(compilation), self.options), self.compiler)
+
+
+def measured(path: Path, spelled: symbolic_networks.Spelled, arguments: argparse.Namespace) -> Json:
+    """Figures of a model at seeded shapes of its region."""
+    subject = Subject(path, spelled, arguments.tune)
+    started = time.perf_counter()
+    plan = subject.plan()
+    planned = time.perf_counter() - started
+    document = memory_formulas(plan)
+    rng = np.random.default_rng(0)
+    count = min(arguments.shapes, plan.region.count)
+    chosen = sorted(map(int, rng.choice(plan.region.count, count, replace=False)))
+    reference = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    with closing(RegionRunner(plan, subject.compiler)) as runner:
+        kernels = runner.kernels
+        rows = [
+            at_shape(subject, runner, document, plan.region.at(index), reference, arguments.seconds, rng)
+            for index in chosen
+        ]
+    return {
+        "model": path.stem,
+        "region": [str(s) for s in plan.region.symbols.values()],
+        "planned_seconds": planned,
+        "pieces": [
+            {"sizes": [str(s) for s in p.region.symbols.values()], "anchor": dict(p.anchor)}
+            for p in plan.pieces
+        ],
+        "curve": document["curve"],
+        "kernels": kernels,
+        "worst_bytes": document["worst_bytes"],
+        "proof": document["proof"],
+        "rows": rows,
+    }
+
+
+def at_shape(
+    subject: Subject,
+    runner: RegionRunner,
+    document: Json,
+    point: Point,
+    reference: onnxruntime.InferenceSession,
+    seconds: float,
+    rng: np.random.Generator,
+) -> Json:
+    """Figures of one shape."""
+    shapes = runner.plan.region.shapes(point)
+    inputs = {v.name: drawn(v.type, shapes[v.name], rng) for v in reference.get_inputs()}
+    made, first = [], []
+    for _ in range(FRESH):
+        started = time.perf_counter()
+        filled = runner.filled(point)
+        made.append(time.perf_counter() - started)
+        filled.feed(inputs)
+        started = time.perf_counter()
+        filled.step()
+        first.append(time.perf_counter() - started)
+    outputs = {name: np.copy(np.asarray(found)) for name, found in filled.peek().items()}
+    placed = runner.plan.at(point).arena_bytes
+    peak = peak_at(document, shapes)
+    with closing(subject.alone(shapes)) as own:
+        own.feed(inputs)
+        samples = in_turn((filled.step, own.infer), seconds)
+    expected = dict(zip((v.name for v in reference.get_outputs()), reference.run(None, inputs)))
+    region_seconds, own_seconds = map(float, samples.min(axis=0))
+    return {
+        "sizes": dict(point),
+        "seconds": region_seconds,
+        "own_seconds": own_seconds,
+        "ratio": region_seconds / own_seconds,
+        "made_seconds": min(made),
+        "first": min(first) / region_seconds,
+        "placed_bytes": placed,
+        "peak_bytes": peak.nbytes,
+        "exact": peak.exact,
+        "difference": max(
+            float(np.abs(outputs[name] - array).max() / max(np.abs(array).max(), 1e-9))
+            for name, array in expected.items()
+        ),
+    }
+
+
+def drawn(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Values of an input: floats, or small integers of which none is 0."""
+    if "int" in kind:
+        return rng.integers(1, WORDS, shape)
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def table_of(result: Json) -> Table:
+    """The rows of one model."""
+    rows = result["rows"]
+    ratios = np.array([row["ratio"] for row in rows])
+    pieces = "; ".join(f"{', '.join(p['sizes'])} as at {p['anchor']}" for p in result["pieces"])
+    table = Table(
+        title=f"{result['model']}, {', '.join(result['region'])}",
+        caption=f"planned in {result['planned_seconds']:.0f} s; {result['kernels']} kernels; {pieces}; "
+        f"ratio: geometric mean {np.exp(np.log(ratios).mean()):.3f}, largest {ratios.max():.3f}",
+    )
+    for heading in (
+        "sizes",
+        "ms",
+        "own ms",
+        "ratio",
+        "made ms",
+        "first / steady",
+        "peak",
+        "placed",
+        "difference",
+    ):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(
+            ", ".join(f"{n}={v}" for n, v in row["sizes"].items()),
+            f"{row['seconds'] * 1e3:.3f}",
+            f"{row['own_seconds'] * 1e3:.3f}",
+            f"{row['ratio']:.3f}",
+            f"{row['made_seconds'] * 1e3:.0f}",
+            f"{row['first']:.2f}",
+            f"{row['peak_bytes']}{'' if row['exact'] else ' at most'}",
+            str(row["placed_bytes"]),
+            f"{row['difference']:.1e}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

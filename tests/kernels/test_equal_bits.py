@@ -1,0 +1,50 @@
+"""A kernel that sums gives the same bits fresh and from the disk cache, and compiled for another processor."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.engine.export.processors import processor_of
+from app.engine.types.target import find, host
+from app.kernels.cpu.runtime.processor import Processor
+from tests.conftest import KERNELS, ROOT
+from tests.kernels.digests import digests
+
+
+def differing(a: dict[str, str], b: dict[str, str]) -> list[str]:
+    assert a.keys() == b.keys()
+    return [name for name in a if a[name] != b[name]]
+
+
+def elsewhere(cache: Path, types: str, processor: Processor | None = None) -> dict[str, str]:
+    """What another process computes, with kernels for this processor or another one."""
+    numba = (
+        {}
+        if processor is None
+        else {"NUMBA_CPU_NAME": processor.name, "NUMBA_CPU_FEATURES": processor.features}
+    )
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.digests", str(cache), types],
+        cwd=ROOT,
+        env={**os.environ, **numba},  # noqa: TID251  # numba reads the processor from the environment alone
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    found: dict[str, str] = json.loads(child.stdout)
+    return found
+
+
+def test_fresh_and_cached_kernels_give_equal_bits(tmp_path: Path) -> None:
+    assert differing(digests(tmp_path, "float32"), elsewhere(tmp_path, "float32")) == []
+
+
+@pytest.mark.skipif(not {"avx2", "fma"} <= set(host().isa), reason="no AVX2 on this machine")
+def test_kernels_for_another_processor_give_equal_bits() -> None:
+    other, types = processor_of(find("cpu-avx2")), "float32,float64"
+    assert differing(elsewhere(KERNELS, types), elsewhere(KERNELS, types, other)) == []

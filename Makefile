@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream bench-precision
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -186,6 +186,10 @@ bench-queue: $(VENV)/.installed-test
 # Products with weights of 4 and 8 bits, attention to a cache.
 bench-narrow-weights: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.narrow_weights
+
+# Models under an error budget, beside quantizers of onnxruntime.
+bench-precision: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.precision
 
 # A served model: cost of a call over the bare executor.
 bench-serving: $(VENV)/.installed-test

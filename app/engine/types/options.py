@@ -13,6 +13,7 @@ Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
 Export = Literal["c", "wheel", "ort", "static"]
 Choose = Literal["auto", "first", "measured"]
+ErrorMetric = Literal["max", "cosine", "top1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Options:
         exact: nodes that stay float32 whatever `precision`: why, by name. What a job finds, see
             `app.engine.planning.mixed_precision`; no request tells it.
         direct: nodes that are computed without fast algorithms: why, by name. Found as `exact` is.
+        error_budget: what outputs may differ by from those in float32, as `error_metric` has it; with one,
+            each product takes the precision that is fastest by measurement within it, 8 and 4 bits among
+            them, see `app.engine.planning.precision`. None computes products as `precision` says.
+        error_metric: `max` is the largest difference as a fraction of the output's maximum, `cosine` 1 less
+            the cosine of both, `top1` the fraction of rows whose largest element is another.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         quick: whether nothing is measured: the plan by predicted times alone, verified; `autotune` and a
@@ -76,6 +82,8 @@ class Options:
     precision: Policy = "f32"
     exact: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, str] = field(default_factory=dict)
+    error_budget: float | None = None
+    error_metric: ErrorMetric = "max"
     autotune: bool = True
     quick: bool = False
     prefer: Preference = "latency"
@@ -170,6 +178,8 @@ class Bindings:
         values: scalars by input name; such an input becomes a constant of the plan and stays
             in the exported signature.
         tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
+        samples: path of an `.npz` file, `[samples, *shape]` by input name, that precisions are calibrated and
+            checked on under an `error_budget`; empty draws random ones.
         ranges: half-open (low, high) by integer input name, from which random values are drawn.
         storage: declared storage types by input name.
         value_storage: declared storage types by name of a value that a node of the main graph makes.
@@ -188,5 +198,6 @@ class Bindings:
     value_storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
     returned: Mapping[str, StorageKind] = field(default_factory=dict)
     region: Region | None = None
+    samples: str = ""
     shape_histogram: tuple[WeightedPoint, ...] = ()
     pieces: tuple[Piece, ...] = ()

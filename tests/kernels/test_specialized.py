@@ -166,6 +166,15 @@ def test_images_scaled_along_some_axes(compiler: Compiler, tmp_path: Path, mode:
         np.testing.assert_allclose(found, reference(body, inputs)[0], rtol=1e-5, atol=1e-6)
 
 
+def test_corners_are_aligned_by_sizes(compiler: Compiler, tmp_path: Path) -> None:
+    body = 'Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , , s)'
+    x = RANDOM.standard_normal((1, 1, 49, 3)).astype(np.float32)
+    runs = [{"x": x, "s": integers(*s)} for s in ((1, 1, 7, 49), (1, 1, 99, 1), (1, 1, 49, 3))]
+    for inputs, (found,) in zip(runs, node(compiler, tmp_path, body, runs, {"y": np.float32})):
+        # Coordinates are computed in float32: of 49 elements they are off by 3e-6.
+        np.testing.assert_allclose(found, reference(body, inputs)[0], rtol=0, atol=1e-4)
+
+
 def test_made_tensors(compiler: Compiler, tmp_path: Path) -> None:
     runs = [{"s": integers(*s)} for s in ((2, 3), (0, 4), (5, 1))]
     body = "ConstantOfShape <value = int32[1] {7}> (s)"
@@ -262,6 +271,10 @@ CHAINS = {
     "n = Shape(t) u = Expand(b, n) y = Mul(u, t)": lambda t, b: b * t,
     "i = Constant<value_ints = [2, 0]>() y = Gather<axis = 1>(t, i)": lambda t, _b: t[:, [2, 0]],
     "c = Less(t, b) y = Where(c, t, b)": lambda t, b: np.minimum(t, b),
+    "y = ReduceSum<keepdims = 0>(t)": lambda t, _b: t.sum(),
+    "a = Constant<value_ints = [0]>() y = ReduceMax(t, a)": (
+        lambda t, _b: t.max(0, keepdims=True) if len(t) else None
+    ),
     "y = Transpose(t)": lambda t, _b: t.T,
     "y = Flatten<axis = 0>(t)": lambda t, _b: t.reshape(1, -1),
 }
@@ -332,4 +345,17 @@ def test_more_specializations_than_are_kept(compiler: Compiler, tmp_path: Path) 
     for first in (*range(12), *range(12)):
         found = session.run({"x": x, "s": integers(first), "e": integers(18)})["y"]
         np.testing.assert_array_equal(found, x[first:18])
+    session.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_all_axes_of_a_value_of_unknown_size_are_reduced(
+    compiler: Compiler, tmp_path: Path, count: int
+) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+        g (float[7,1] x, int64[1] s, int64[1] e) => (float y) { t = Slice(x, s, e) y = ReduceSum(t) }"""
+    session = on_own_kernels(compiler, tmp_path, text)
+    x = RANDOM.standard_normal((7, 1)).astype(np.float32)
+    found = session.run({"x": x, "s": integers(0), "e": integers(count)})["y"]
+    np.testing.assert_allclose(found, x[:count].sum(keepdims=True).reshape(1, 1), rtol=1e-6)
     session.close()

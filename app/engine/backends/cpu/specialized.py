@@ -10,7 +10,7 @@ import itertools
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.movement import COPIES
 from app.engine.operators.operands import data, itemsize
-from app.engine.operators.resize_geometry import resized_axes, transformation
+from app.engine.operators.resize_geometry import transformation
 from app.engine.operators.specialized import PARAMETERS, specialized
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.errors import KernelError
@@ -119,9 +119,13 @@ def _given(node: ir.Node, **operands: Array | Sequence[float] | int) -> Operands
 
 
 def _reduction_probes(node: ir.Node) -> Iterator[Operands]:
-    x = np.zeros((2, 2), graph.element_type(data(node)))
-    yield _given(node, x0=x, x1=[1])
-    yield _given(node, x0=x, x1=[0])
+    """Over rows and over columns; over all axes, where none is stated, also of one element."""
+    if "axes" in node.attributes:
+        raise ValueError("axes are an attribute")
+    for extent in (2, 1):
+        x = np.zeros((extent, extent), graph.element_type(data(node)))
+        yield _given(node, x0=x, x1=[1])
+        yield _given(node, x0=x, x1=[0])
 
 
 def _top_probes(node: ir.Node) -> Iterator[Operands]:
@@ -136,33 +140,30 @@ def _pad_probes(node: ir.Node) -> Iterator[Operands]:
 
 
 def _resize_probes(node: ir.Node) -> Iterator[Operands]:
-    """Along an axis with others behind it, along the last one, and along none; by a scale that is rounded."""
+    """Along an axis with others behind it, along the last one, and along none."""
+    if transformation(node) == "align_corners" and _rounds(node):
+        raise ValueError("align_corners, where the size is rounded: text and tests of ONNX differ")
     rank = _small(node, 2).ndim
     axes = [a % rank for a in graph.attribute(node, "axes", tuple(range(rank)))]
     kind = graph.element_type(data(node))
     first = min(axes, default=0)
     alone = (*(2,) * (first + 1), *(1,) * (rank - first - 1))
-    for shape, factor in (((2,) * rank, 2), (alone, 2), ((2,) * rank, 1), ((2,) * rank, 1.25)):
+    for shape, factor in (((2,) * rank, 2), (alone, 2), ((2,) * rank, 1)):
         x = np.zeros(shape, kind)
         if node.op_type == "Upsample":
             yield _given(node, x0=x, x1=[factor] * rank)
         elif graph.input_at(node, 3) is not None:
-            yield _given(node, x0=x, x3=[int(shape[a] * factor) for a in axes])
+            yield _given(node, x0=x, x3=[shape[a] * factor for a in axes])
         else:
             yield _given(node, x0=x, x2=[factor] * len(axes))
 
 
-def _resize(op: str) -> Family:
-    """As rows for constant parameters; without a case in which these differ from the tests of ONNX."""
-    family = _of_rows([_BY_NAME[f"{op.lower()}.{name}"] for name in ("nearest", "taps")], _resize_probes)
-
-    def rejection(group: Group) -> str | None:
-        axes = resized_axes(group.anchor)
-        if transformation(group.anchor) == "align_corners" and any(a.size * a.scale % 1 for a in axes):
-            return "align_corners with a scale that rounds the size: text and tests of ONNX differ"
-        return family.rejection(group)
-
-    return replace(family, rejection=rejection)
+def _rounds(node: ir.Node) -> bool:
+    """True if the size of a result may be a rounded one: of scales, or of sizes that keep the aspect."""
+    scales = graph.input_at(node, 2)
+    fixed = graph.constant(scales)
+    given = scales is not None and (fixed is None or fixed.size > 0)
+    return given or graph.attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch"
 
 
 def _one_hot_probes(node: ir.Node) -> Iterator[Operands]:
@@ -274,18 +275,19 @@ _BY_NAME = {
 }
 _MADE = {op: made for _, op, _, made in COPIES} | {"ConstantOfShape": _filled, "Shape": _sizes}
 _REDUCTIONS = tuple(op for op in PARAMETERS if op.startswith("Reduce"))
-# Rows of operators, by their names, and probes.
-_ROWS: tuple[tuple[str, str, Probes, int], ...] = (
-    *((op, f"reduce.{op}", _reduction_probes, DEEPEST_REDUCTION) for op in _REDUCTIONS),
-    ("TopK", "search.top_k", _top_probes, 64),
-    ("Pad", "pad.lookup", _pad_probes, 64),
-    ("OneHot", "one_hot.rows", _one_hot_probes, 64),
-    ("Gather", "gather.rows", _gather_probes, 64),
-    ("Range", "range.ramp", _range_probes, 64),
+# Operators with the names of rows that compute them, probes, and the axes that any run is accepted with.
+_ROWS: tuple[tuple[str, tuple[str, ...], Probes, int], ...] = (
+    *((op, (f"reduce.{op}",), _reduction_probes, DEEPEST_REDUCTION) for op in _REDUCTIONS),
+    ("TopK", ("search.top_k",), _top_probes, 64),
+    ("Pad", ("pad.lookup",), _pad_probes, 64),
+    ("Resize", ("resize.nearest", "resize.taps"), _resize_probes, 64),
+    ("Upsample", ("upsample.nearest", "upsample.taps"), _resize_probes, 64),
+    ("OneHot", ("one_hot.rows",), _one_hot_probes, 64),
+    ("Gather", ("gather.rows",), _gather_probes, 64),
+    ("Range", ("range.ramp",), _range_probes, 64),
 )
 _FAMILIES: dict[str, Family] = {
-    **{op: _of_rows([_BY_NAME[name]], probes, deepest) for op, name, probes, deepest in _ROWS},
-    **{op: _resize(op) for op in ("Resize", "Upsample")},
+    **{op: _of_rows([_BY_NAME[n] for n in names], probes, deepest) for op, names, probes, deepest in _ROWS},
     **{op: _copies(_MADE[op], _copied(op)) for op in _COPIED},
 }
 
@@ -475,6 +477,8 @@ class _Bound:
         rows = []
         for call in lowered.calls:
             numbers = (*map(number, call.arguments), 0, call.units, *(0,) * call.takes_thread)
+            if call.request not in functions:
+                raise KernelError(f"{lowered.group.name!r} needs {call.kernel}, which no probe has asked for")
             rows.append((functions[call.request], numbers))
         return cls(told, arrays, results, tuple(rows), tuple(places.values()))
 

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-symbolic
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream bench-precision
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -68,6 +68,10 @@ fuzz: $(VENV)/.installed-test
 # Random graphs times random options and targets: valid plans, right outputs, honest figures.
 fuzz-options: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzzing.options
+
+# 10,000 seeded faults of the addresses of streamed segments, each rejected by the checker.
+stream-faults: $(VENV)/.installed-test
+	$(BIN)/python -m tests.engine.memory.rows.faults 10000
 
 # Every kernel for GPUs, compiled for both generations; the suite takes one of each kind. Half an hour on two cores.
 cuda-kernels: $(VENV)/.installed-test
@@ -155,6 +159,18 @@ bench-memory: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.plans
 	$(BIN)/python -m benchmarks.arena
 
+# Bytes of models in strips of rows, predicted, beside their arenas.
+bench-rows: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.rows
+
+# Bytes and times of networks in strips of rows, executed, beside the fastest plan without.
+bench-stream: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.stream
+
+# Bytes of int8 networks in rows, beside published ones.
+bench-microcontrollers: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.microcontrollers
+
 # The first job of a model: time to its first plan and to the final one, and what tuning makes of it.
 bench-ready: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.ready
@@ -170,6 +186,10 @@ bench-queue: $(VENV)/.installed-test
 # Products with weights of 4 and 8 bits, attention to a cache.
 bench-narrow-weights: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.narrow_weights
+
+# Models under an error budget, beside quantizers of onnxruntime.
+bench-precision: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.precision
 
 # A served model: cost of a call over the bare executor.
 bench-serving: $(VENV)/.installed-test

@@ -2,7 +2,8 @@
 
 Each row is a process of its own that plans the model for batches of 1, 2, ... and binds the instances, then
 runs each once. Growth is counted from a small model that ran there before, which brings the interpreter and
-the compiler; file pages that are mapped count whole. It is to be packed weights and all arenas.
+the compiler; file pages that are mapped count whole. It is to be packed weights and all arenas at most;
+programs of one instance share an arena.
 """
 
 import argparse

@@ -45,7 +45,8 @@ def progress_bar(console: Console) -> Progress:
 
 def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
     """The comparison with other runtimes, the slowest steps, before and after, the verification."""
-    for line in (*lines(summary), *training_lines(summary.get("training"))):
+    choice = summary.get("precision_choice")
+    for line in (*lines(summary), *precision_lines(choice), *training_lines(summary.get("training"))):
         console.print(line)
     console.print(slowest(summary))
     console.print(before_and_after(summary))
@@ -82,6 +83,23 @@ def lines(summary: Mapping[str, Any]) -> Iterable[Text]:
         text.stylize(f"bold {TONES.get(line['tone'], '')}".strip(), 0, len(line["head"]))
         yield text
     yield from map(Text, found.get("notes", ()))
+
+
+def precision_lines(choice: Mapping[str, Any] | None) -> Iterable[Text]:
+    """Warnings on the samples of an error budget, and what was chosen under it; none without a budget."""
+    if not choice:
+        return
+    yield from (Text(f"warning: {warning}", "yellow") for warning in choice["warnings"])
+    chosen = choice["chosen"]
+    if not chosen:
+        yield Text(f"precision: float32, as {choice['reason']}")
+        return
+    counts = ", ".join(f"{count} in {name}" for name, count in chosen["nodes"].items())
+    error, how = chosen["error"], f"on {choice['samples']['held_back']} samples held back"
+    if error is None:
+        error, how = chosen["simulated"], f"{how}, simulated"
+    faster = f"{chosen['speedup']:.2f}x float32" if chosen["speedup"] else "times are predicted"
+    yield Text(f"precision: products {counts}; error {error:.2g} of {choice['budget']:g} {how}; {faster}")
 
 
 def training_lines(found: Mapping[str, Any] | None) -> Iterable[str]:

@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff", action="store_true", help="print what each pass, or that of --after, changed"
     )
+    parser.add_argument(
+        "--rows", action="store_true", help="print the bytes of the plan in strips of rows, predicted"
+    )
     parser.add_argument("--dump", type=Path, metavar="DIR", help="write one file a pass to this folder")
 
 
@@ -63,6 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
                 print(written)
             if arguments.after is None and not arguments.diff:
                 return 0
+        if arguments.rows:
+            from app.engine.planning.streams.forecast import forecast
+
+            print(forecast(planned.program), end="")
+            return 0
         print(planned.explain(arguments.after, diff=arguments.diff), end="")
     except (EngineError, OSError, ValueError) as error:
         print(f"stowplan explain: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """`stowplan optimize`: upload a model, watch its job, show what came of it."""
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,18 @@ _REPEATABLE = (
 )
 _ENTRIES = {"csr": "nnz", "row_sparse": "rows"}  # what a bound of a sparse input counts
 # Options of a request that have the value of the argument of their name.
-_OPTIONS = ("threads", "tolerance", "precision", "prefer", "semantics", "choose", "memory_budget", "opset")
+_OPTIONS = (
+    "threads",
+    "tolerance",
+    "precision",
+    "prefer",
+    "semantics",
+    "choose",
+    "memory_budget",
+    "opset",
+    "error_budget",
+    "error_metric",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +64,23 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--precision", choices=("f32", "tf32", "bf16", "fp16", "auto"), help="of arithmetic (default: f32)"
+    )
+    parser.add_argument(
+        "--error-budget",
+        type=share,
+        metavar="1%",
+        help="choose each product's precision, 8 and 4 bits among them, within this error of outputs",
+    )
+    parser.add_argument(
+        "--error-metric",
+        choices=("max", "cosine", "top1"),
+        help="how it is counted: of an output's maximum, 1 - cosine, rows with another largest element",
+    )
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        metavar="calib.npz",
+        help="samples for --error-budget: an array [samples, ...shape] for each input (default: random ones)",
     )
     parser.add_argument(
         "--no-fast-algorithms",
@@ -111,6 +140,17 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def share(text: str) -> float:
+    """A share such as 0.01 or 1%."""
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share above 0 such as 0.01 or 1%, found {text!r}")
+    return found
+
+
 def names(text: str) -> list[str]:
     """The names in a list with commas."""
     found = [name.strip() for name in text.split(",")]
@@ -127,7 +167,7 @@ def run(client: Client, arguments: argparse.Namespace) -> int:
     console = Console(stderr=arguments.json)
     body = request(arguments)
     model_id, name = upload(client, arguments)
-    body["inputs"] = put_tensors(client, arguments)
+    body |= put_files(client, arguments)
     job = client.submit(model_id, target=arguments.target, **body)
     console.print(f"Job {job.id}", highlight=False, soft_wrap=True)
     try:
@@ -141,9 +181,11 @@ def run(client: Client, arguments: argparse.Namespace) -> int:
     return code
 
 
-def put_tensors(client: Client, arguments: argparse.Namespace) -> dict[str, str]:
-    """Upload the tensors that are given for inputs."""
-    return {name: client.put_blob(path) for name, path in pairs(arguments.tensor, "tensor").items()}
+def put_files(client: Client, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Upload tensors that are given for inputs, and samples; the parts of a request that name them."""
+    tensors = {name: client.put_blob(path) for name, path in pairs(arguments.tensor, "tensor").items()}
+    samples = {} if arguments.samples is None else {"samples": client.put_blob(arguments.samples)}
+    return {"inputs": tensors, **samples}
 
 
 def request(arguments: argparse.Namespace) -> dict[str, Any]:

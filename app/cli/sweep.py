@@ -42,7 +42,7 @@ def run(client: Client, arguments: argparse.Namespace) -> int:
 
     body, sets = submit.request(arguments), option_sets(arguments.vary, arguments.set)
     model_id, _ = submit.upload(client, arguments)
-    body["inputs"] = submit.put_tensors(client, arguments)
+    body |= submit.put_files(client, arguments)
     group = client.sweep(
         model_id,
         sets,

@@ -149,6 +149,11 @@ def test_a_measured_job_for_another_machine_waits_and_says_why(service: Served) 
         ({"model": "nothing"}, 404, "model-not-found", "/model"),
         ({"inputs": {"x": "0" * 64}}, 404, "blob-not-found", "/inputs/x"),
         ({"inputs": {"x": "../etc"}}, 422, "request-invalid", "/inputs/x"),
+        ({"samples": "0" * 64}, 404, "blob-not-found", "/samples"),
+        ({"samples": "../etc"}, 422, "request-invalid", "/samples"),
+        ({"options": {"error_budget": 0}}, 422, "request-invalid", "/options/error_budget"),
+        ({"options": {"error_budget": 1.5}}, 422, "request-invalid", "/options/error_budget"),
+        ({"options": {"error_metric": "hope"}}, 422, "request-invalid", "/options/error_metric"),
         ({"input_shapes": {"x": [-1]}}, 422, "request-invalid", "/input_shapes/x/0"),
         ({"input_shapes": {"x": [1.5]}}, 422, "request-invalid", "/input_shapes/x/0"),
         ({"options": {"timings": "guessed"}}, 422, "request-invalid", "/options/timings"),
@@ -164,6 +169,17 @@ def test_a_request_that_cannot_be_served_says_where(
     request = {"model": service.model("ok"), "targets": ["host"]} | change
     body = refused(service.http.post("/v1/jobs", json=request), status, code)
     assert pointer in [e["pointer"] for e in body["errors"]]
+
+
+def test_samples_of_an_error_budget_reach_the_engine_and_another_try(service: Served) -> None:
+    samples = service.blob("calibration")
+    job_id = service.submit("ok", samples=samples, options={"error_budget": 0.01})
+    summary = service.end(job_id)["summary"]
+    assert (summary["samples"], summary["error_budget"]) == ("calibration", 0.01)
+    assert service.end(service.submit("ok"))["summary"]["samples"] is None
+    other = service.blob("other numbers")
+    again = service.end(service.submit("ok", samples=other, options={"error_budget": 0.01}))
+    assert (again["summary"]["samples"], again["cached_from"]) == ("other numbers", None)
 
 
 def test_a_described_machine_can_be_a_target(service: Served) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from app.api.schemas.jobs import BindingsRequest, InputStorage, JobOptions
 from app.cli import bench, service, submit, sweep
+from app.cli.console import precision_lines
 from app.cli.main import main
 from app.client import Job
 from app.engine.types.storage import DeclaredStorage
@@ -66,6 +67,48 @@ def test_a_quick_job_is_asked_for_on_the_command_line() -> None:
     for line, quick in ((["m.onnx", "--quick"], True), (["m.onnx"], False)):
         asked = submit.request(parser.parse_args(line))["options"]
         assert JobOptions(**asked).to_options().quick is quick
+
+
+@pytest.mark.parametrize(("text", "budget"), [("1%", 0.01), ("0.5%", 0.005), ("0.02", 0.02)])
+def test_an_error_budget_is_asked_for_on_the_command_line(text: str, budget: float) -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    line = ["m.onnx", "--error-budget", text, "--error-metric", "cosine"]
+    options = JobOptions(**submit.request(parser.parse_args(line))["options"]).to_options()
+    assert (options.error_budget, options.error_metric) == (pytest.approx(budget), "cosine")
+    usual = JobOptions(**submit.request(parser.parse_args(["m.onnx"]))["options"]).to_options()
+    assert usual.error_budget is None
+
+
+@pytest.mark.parametrize("text", ["0", "-1%", "101%", "little", "nan"])
+def test_an_error_budget_that_is_no_share_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["m.onnx", f"--error-budget={text}"])
+    assert f"expected a share above 0 such as 0.01 or 1%, found {text!r}" in capsys.readouterr().err
+
+
+CHOSEN = {"nodes": {"f32": 1, "int8": 3}, "error": 0.004, "simulated": 0.005, "speedup": 1.5}
+CHOICE = {"warnings": ["of one sample"], "budget": 0.01, "samples": {"held_back": 4}, "reason": "slower"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        (CHOSEN, "products 1 in f32, 3 in int8; error 0.004 of 0.01 on 4 samples held back; 1.50x float32"),
+        (
+            CHOSEN | {"error": None, "speedup": None},
+            "error 0.005 of 0.01 on 4 samples held back, simulated; times",
+        ),
+        (None, "precision: float32, as slower"),
+    ],
+)
+def test_what_an_error_budget_led_to_is_told(chosen: dict[str, object] | None, told: str) -> None:
+    warning, line = precision_lines(CHOICE | {"chosen": chosen})
+    assert warning.plain == "warning: of one sample"
+    assert told in line.plain
+    assert list(precision_lines(None)) == []
 
 
 def test_sparse_inputs_are_declared_on_the_command_line() -> None:

@@ -134,6 +134,8 @@ def optimize(
     (folder / "decisions.json").write_text(json.dumps({"decisions": DECISIONS}))
     (folder / "report.html").write_text("<!doctype html><title>report</title>")
     (folder / "not-listed.txt").write_text("never kept")
+    if options.error_budget is not None:
+        (folder / "quantized.onnx").write_text("shapeless")
     exports = {}
     if options.export:
         (folder / "module.whl").write_text(" ".join(options.export))
@@ -147,6 +149,8 @@ def optimize(
         "threads": options.threads,
         "shapes": {k: list(v) for k, v in bindings.shapes.items()},
         "tensors": {k: Path(v).read_bytes().decode() for k, v in bindings.tensors.items()},
+        "samples": Path(bindings.samples).read_text() if bindings.samples else None,
+        "error_budget": options.error_budget,
         "external": {k: v.read_text() for k, v in external.items()},
         "not_a_number": float("nan"),
         "latency": {"after": 1e-3 / options.threads},

@@ -98,6 +98,12 @@ class Served:
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
+    def blob(self, text: str) -> str:
+        """The hash of an uploaded blob."""
+        answer = self.http.post("/v1/blobs", content=text.encode())
+        assert answer.status_code in (200, 201), answer.text
+        return str(answer.json()["sha256"])
+
     def job(self, job_id: str, wait: float = 0) -> dict[str, Any]:
         answer = self.http.get(f"/v1/jobs/{job_id}", params={"wait": wait})
         assert answer.status_code == 200, answer.text

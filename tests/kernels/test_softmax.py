@@ -41,6 +41,18 @@ def test_any_axis_and_in_place(
 
 
 @pytest.mark.parametrize(("row", "op", "oracle"), ROWS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_every_length(compiler: Compiler, row: str, op: str, oracle: Any, dtype: Any) -> None:
+    for n in range(1, 132):
+        x = (10 * np.random.default_rng(n).standard_normal((2, n))).astype(dtype)
+        for inplace in (False, True):
+            group = node_group(op, {"X": x}, {"Y": x.dtype})
+            (y,) = run_node(compiler, row, group, {"X": x}, inplace=inplace)
+            tolerance = 1e-6 if dtype == np.float32 else 1e-14
+            assert_close(y, oracle(x, -1).astype(dtype), tolerance)
+
+
+@pytest.mark.parametrize(("row", "op", "oracle"), ROWS)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_double_precision(compiler: Compiler, row: str, op: str, oracle: Any, axis: int) -> None:
     x = 10 * np.random.default_rng(1).standard_normal((9, 21))

@@ -120,7 +120,7 @@ def test_threads_do_not_share_some_blocks_of_several(size: int, threads: int) ->
     own = group(values, (1, 1024, size, size), f"y = {conv()}")
     known = harness.context(threads)
     window = conv_geometry.of_conv(own)
-    single, found = (rows._tiling(window, rows.Form(4), replace(known, threads=n)) for n in (1, threads))
+    single, found = (rows.tiling_of(window, rows.Form(4), replace(known, threads=n)) for n in (1, threads))
     assert found.parts == 1 or found.parts % threads == 0
     assert found.parts >= single.parts / 1.5
 

@@ -10,7 +10,7 @@ import pytest
 from app.jobs.store import deployments, job_repository, keys
 from app.jobs.store.auth_context import Caller, acting_for
 from app.jobs.store.blobs import BlobStore
-from app.jobs.store.database import deployment_files, jobs, migrate, models
+from app.jobs.store.database import deployment_files, job_files, jobs, migrate, models
 from app.settings import Settings
 from tests.api.inside import Inside, inside
 
@@ -104,6 +104,23 @@ def test_the_files_of_a_deployment_are_kept(settings: Settings) -> None:
             deployments.delete(connection, "kept")
             assert connection.execute(deployment_files.select()).all() == []
         assert store.free() == 1
+
+
+def test_a_deployment_serves_the_model_that_an_error_budget_quantized(settings: Settings) -> None:
+    with inside(settings) as api:
+        job = succeeded(api, api.http)
+        quantized = api.http.post("/v1/blobs", content=b"quantized").json()["sha256"]
+        with api.database.write() as connection:
+            row = {
+                "job_id": job,
+                "role": "artifact",
+                "name": "quantized.onnx",
+                "sha256": quantized,
+                "size": 9,
+            }
+            connection.execute(job_files.insert().values(row))
+            deployed, _ = deployments.create(connection, job, "small")
+            assert deployments.files_of(connection, deployed["id"]) == {"": quantized}
 
 
 def test_what_the_job_gave_up_for_exactness_its_deployment_does_not_use(settings: Settings) -> None:

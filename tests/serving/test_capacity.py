@@ -49,6 +49,16 @@ def test_a_job_that_made_nothing_has_no_capacity(service: Served) -> None:
     assert refused.value.status == 422
 
 
+def test_what_an_error_budget_quantized_is_measured(service: Served) -> None:
+    job = service.submit("model", input_shapes={"x": [1, 3]}, options={"error_budget": 0.01})
+    assert service.end(job)["state"] == "succeeded"
+    with Client(str(service.http.base_url)) as here:
+        # The model that this engine makes under a budget is one without shapes, unlike the uploaded one.
+        with pytest.raises(ServiceFailureError, match="the job does not know the shapes"):
+            here.capacity(job)
+        assert here.capacity(finished(service))["shapes"] == {"x": [1, 3]}
+
+
 @pytest.mark.parametrize(
     "latency", [{"percentile": 49, "seconds": 1.0}, {"seconds": 0.0}, {"percentile": 99}]
 )

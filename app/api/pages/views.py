@@ -42,6 +42,8 @@ ABOUT = {
     "graph.json": "the graph with a place for every step",
     "report.html": "the report as one page that needs nothing else",
     "outputs.npz": "what the model computed from the given inputs",
+    "quantized.onnx": "the model in the precisions of its error budget, as plain ONNX",
+    "precision.json": "precision of each product: seconds, errors, alternatives",
     "library.tar.gz": "the program as a shared library for C, with objects, a header and an example",
     "module.whl": "the program as a Python module that needs numpy alone",
     "operator.tar.gz": "the program as an operator of onnxruntime: a graph and the library that it registers",

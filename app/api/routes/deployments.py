@@ -136,6 +136,7 @@ async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf
             "bindings": deployments.resolved_bindings(job),
             "limits": asdict(limits_of(service.settings, "capacity", JobLimits())),
             "capacity": asked,
+            "model": deployments.quantized(connection, job),
         }
         given = {f["name"]: f["sha256"] for f in job_repository.files(connection, job_id, "input")}
         draft = job_repository.Draft("capacity", job["model_id"], "host", CPU_QUEUE, request, inputs=given)

@@ -18,7 +18,16 @@ from app.api.schemas.fields import (
 )
 from app.engine.types import backend_names
 from app.engine.types.errors import InputError
-from app.engine.types.options import Choose, Export, Options, Policy, Preference, Semantics, Timings
+from app.engine.types.options import (
+    Choose,
+    ErrorMetric,
+    Export,
+    Options,
+    Policy,
+    Preference,
+    Semantics,
+    Timings,
+)
 from app.engine.types.regions.region import region_of, weighted_points
 from app.engine.types.storage import DeclaredStorage
 
@@ -62,6 +71,20 @@ class JobOptions(Schema):
     precision: Policy = Field(
         default=_DEFAULTS.precision,
         description="Of arithmetic on float32 models; what the target lacks is reported as not applicable.",
+    )
+    error_budget: float | None = Field(
+        default=_DEFAULTS.error_budget,
+        gt=0,
+        le=1,
+        description="What outputs may differ by from those in float32, as `error_metric` has it. Each "
+        "product with constant weights takes the precision that is fastest by measurement within it: 8 and 4 "
+        "bits among them. `quantized.onnx` is that model, `precision.json` the choice.",
+        examples=[0.01],
+    )
+    error_metric: ErrorMetric = Field(
+        default=_DEFAULTS.error_metric,
+        description="`max`: largest difference as a fraction of the output's maximum. `cosine`: 1 less the "
+        "cosine of both. `top1`: fraction of rows whose largest element is another.",
     )
     autotune: bool = Field(
         default=_DEFAULTS.autotune,
@@ -222,6 +245,12 @@ class BindingsRequest(Schema):
         "csr matrix, as `scipy.sparse.save_npz` writes them. They bind the shapes of their inputs. "
         "Outputs come back as `outputs.npz`.",
         max_length=4096,
+    )
+    samples: Sha256 | None = Field(
+        default=None,
+        description="Samples that precisions are calibrated and checked on under an `error_budget`: blob of "
+        "an `.npz` file with an array `[samples, ...shape]` for each input. Every second one is held back "
+        "for the error. Without any, random ones are drawn, and the result says so.",
     )
     options: JobOptions = Field(default_factory=JobOptions)
     limits: JobLimits = Field(default_factory=JobLimits)

@@ -64,7 +64,7 @@ def drafts_of(
             "options": asked(body.options),
             "bindings": {
                 "shapes": body.input_shapes,
-                **_histogram_of(body),
+                **_optional_bindings(body),
                 "values": body.input_values,
                 "ranges": {k: list(v) for k, v in body.input_ranges.items()},
                 **storage_of(body),
@@ -94,10 +94,11 @@ def drafts_of(
     return drafts
 
 
-def _histogram_of(body: BindingsRequest) -> dict[str, Any]:
-    """The field `shape_histogram` of bindings, where a request has one."""
+def _optional_bindings(body: BindingsRequest) -> dict[str, Any]:
+    """The fields `shape_histogram` and `samples` of bindings, where a request has them."""
     entries = [entry.model_dump() for entry in body.shape_histogram]
-    return {"shape_histogram": entries} if entries else {}
+    given = {"shape_histogram": entries, "samples": body.samples}
+    return {name: value for name, value in given.items() if value}
 
 
 def draft_again(

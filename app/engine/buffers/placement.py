@@ -29,15 +29,8 @@ def place(
 def offsets(storage: BufferAssignment, search: bool = True) -> Solution:
     """An offset for every buffer of a storage graph; without `search` greedily."""
     problem = storage.problem
-    if any(b.parts for b in problem.buffers):
-        first = greedy.by_size(problem) or greedy.solve(problem)
-        if first.proved:
-            return first
-        from app.engine.memory.partial_lifetimes import improve  # imports numba
-
-        found = improve(problem, first)
-        return found if found.proved else min(found, greedy.solve(problem), key=lambda s: s.peak)
-    return portfolio.solve(problem) if search else greedy.solve(problem)
+    parts = any(b.parts for b in problem.buffers)
+    return portfolio.solve(problem) if search or parts else greedy.solve(problem)
 
 
 def greedy_peak(compilation: Compilation) -> int:

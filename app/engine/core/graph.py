@@ -112,6 +112,13 @@ def number(value: ir.Value | None) -> float | None:
     return float(first) if bool(np.all(found == first)) else None
 
 
+def copied(model: ir.Model) -> ir.Model:
+    """A copy of a model with its `meta`, which notes inputs that were bound; `clone` leaves that out."""
+    found = model.clone()
+    found.meta.update(model.meta)
+    return found
+
+
 def source(value: ir.Value) -> ir.Value:
     """Value that a value is an Identity of, or the value itself."""
     producer = value.producer()

@@ -20,12 +20,13 @@ from app.engine.core.patterns import Pattern
 from app.engine.core.placement import Held
 from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import RewriteRule
+from app.engine.core.streams.strips import StripRow
 from app.engine.types.backend_names import BUILT_IN, ENTRY_POINTS, check
 from app.engine.types.core_operator import CoreSet
 from app.engine.types.layout import Layout
 from app.engine.types.options import MemoryConcessions
 from app.engine.types.precision import Computed, resolve, tolerance
-from app.engine.types.storage import SparseFormat, StorageKind, StorageRuleOf, StorageType
+from app.engine.types.storage import SparseFormat, StorageKind, StorageRuleOf, StorageType, Symbol
 from app.engine.types.target import Target
 
 T = TypeVar("T")
@@ -141,15 +142,6 @@ class Padding:
 
 UNDEFINED, LANEWISE = Padding(), Padding(leaves="f(0)")
 ZERO_READER, ZERO_WRITER = Padding(reads="zero"), Padding(leaves="zero")
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """An operator of domain `mxnet` with its attributes, and which inputs of an ONNX node are its own."""
-
-    op: str
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    operands: int | None = None  # the first so many; None for all
 
 
 SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
@@ -404,6 +396,7 @@ class Registry:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     rewrites: tuple[RewriteRule, ...] = ()
     symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
+    strips: Mapping[str, StripRow] = field(default_factory=dict)  # by implementations
     core: CoreSet = field(default_factory=CoreSet)
     describers: tuple[Describer, ...] = ()
     # By operator and backends, see `candidates`: asked several times for every group.
@@ -470,7 +463,7 @@ def load() -> Registry:
     """Tables of operators, of our backends and of those of installed packages.
 
     Modules of operators hold OPERATORS, SYMBOLS, CORE, EXPRESSED and OUTSIDE, those of backends BACKENDS,
-    IMPLEMENTATIONS, REWRITES and DESCRIBERS.
+    IMPLEMENTATIONS, STRIP_ROWS, REWRITES and DESCRIBERS.
 
     Raises:
         ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
@@ -495,6 +488,7 @@ def load() -> Registry:
         backends,
         tuple(rule for _, rule in _rows(modules, "REWRITES")),
         {op: symbol for _, module in tables for op, symbol in getattr(module, "SYMBOLS", {}).items()},
+        _unique("strips", _rows(modules, "STRIP_ROWS"), lambda row: row.name),
         CoreSet(*(tuple(row for _, row in _rows(tables, k)) for k in ("CORE", "EXPRESSED", "OUTSIDE"))),
         tuple(describe for _, describe in _rows(modules, "DESCRIBERS")),
     )

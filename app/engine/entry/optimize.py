@@ -25,6 +25,7 @@ from app.engine.model.spool import Spool
 from app.engine.planning import session, training_memory
 from app.engine.planning.expansion import expanded
 from app.engine.planning.heartbeat import Heartbeat
+from app.engine.planning.precision.budgeted import Budgeted, budgeted
 from app.engine.planning.precision_fallbacks import Attempt, PrecisionFallbacks
 from app.engine.planning.verification import Verification
 from app.engine.report import drawing, pages, report, text
@@ -56,6 +57,8 @@ ARTIFACTS = (
     "graph.json",
     "report.html",
     "outputs.npz",  # only when inputs were given
+    "quantized.onnx",  # only with an error budget, as the next one
+    "precision.json",
     "library.tar.gz",  # only with the option `export`, as the next two
     "module.whl",
     "operator.tar.gz",
@@ -134,9 +137,9 @@ def optimize(
             heartbeat.progress("load", 0, 1)
             spool = Spool(Path(scratch) / "weights")
             heartbeat.between = spool.release
-            loaded = expanded(load(path, external=external, spool=spool), bindings)
-            rejection = _rejection(loaded, target, options)
-            job = _Job(path, target, options, bindings, folder, kernels, external, heartbeat, rejection)
+            job = _budgeted(_Job(path, target, options, bindings, folder, kernels, external, heartbeat, None))
+            loaded = expanded(load(job.path, external=job.external, spool=spool), bindings)
+            job = dataclasses.replace(job, absent=_rejection(loaded, target, options))
             model = _prepared(job, loaded, Path(scratch), spool)
             verified = _verified(job, model)
             chosen, planned = verified.program.compilation.options, verified.attempt.compilation
@@ -148,7 +151,8 @@ def optimize(
             if bindings.tensors and job.runs_here:
                 write_outputs(folder / "outputs.npz", verified.execution.outputs())
             verified.execution.close()
-            region = region_json(path, external, target, options, bindings, _tuning(job, model, planned))
+            tuning = _tuning(job, model, planned)
+            region = region_json(job.path, job.external, target, options, bindings, tuning)
         heartbeat.progress("report", 0, 1)
         name = planned.graph.name or path.stem
         extra: Json = {"pareto": [dataclasses.asdict(p) for p in points], "training": training}
@@ -176,6 +180,12 @@ def _checked(options: Options, target: Target, absent: str | None) -> Options:
                 pointer="/options/timings",
             )
         options = dataclasses.replace(options, autotune=False, timings="predicted")
+    if options.error_budget is not None and (options.precision != "f32" or target.device == "cuda"):
+        raise TargetError(
+            "an error budget chooses precisions by itself, for CPUs and described devices: leave it or "
+            f"`precision` {options.precision!r} for target {target.name!r}",
+            pointer="/options/error_budget",
+        )
     if options.export:
         processor_of(target)
     if options.timings == "measured" and absent is not None:
@@ -222,6 +232,7 @@ class _Job:
     external: Mapping[str, Path]
     heartbeat: Heartbeat
     absent: str | None
+    budgeted: Budgeted | None = None
     first: list[str] = field(default_factory=list)  # about the plan by predicted times
 
     @property
@@ -246,6 +257,27 @@ class _Job:
         """Tell the time of the first plan, which the measurements that follow refine."""
         self.first[:] = [f"{duration(program.seconds)} predicted, measuring"]
         self.tuning(0, 1)
+
+
+def _budgeted(job: _Job) -> _Job:
+    """The job with its products in the precisions that an error budget allows, where it has one."""
+    if job.options.error_budget is None:
+        return job
+    compiler = Compiler(job.kernels) if absence(job.target) is None else None
+    found = budgeted(
+        job.path,
+        job.external,
+        job.target,
+        job.options,
+        job.bindings,
+        job.folder,
+        compiler,
+        job.heartbeat.progress,
+    )
+    _write(job.folder / "precision.json", found.report)
+    if found.path is None:
+        return dataclasses.replace(job, budgeted=found)
+    return dataclasses.replace(job, budgeted=found, path=found.path, external={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +320,10 @@ def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
         before_rewrites=lambda model: plain.append(write_plain(model, job.folder, job.options)),
     )
     compiler = Compiler(job.kernels)
-    inputs = tensors(compilation, job.bindings, job.options.seed)
+    if job.budgeted is None or job.bindings.tensors:
+        inputs = tensors(compilation, job.bindings, job.options.seed)
+    else:
+        inputs = dict(job.budgeted.sample)  # levels fit what the model is given, not any numbers
     if job.measures:
         compilation = session.tuned(
             compilation, job.options, compiler, job.tuning, WrittenOut(inputs), job.predicted
@@ -394,6 +429,7 @@ def _reported(
         job.path.stem, model.loaded, verified.execution, timings, verified.report, verified.attempt, measured
     )
     summary |= extra
+    summary["precision_choice"] = None if job.budgeted is None else job.budgeted.report
     if isinstance(measured, str) and job.measures:
         summary["notes"].append(measured)
     files = [job.path, *job.external.values()]

@@ -25,7 +25,9 @@ from app.engine.planning.heartbeat import trim
 from app.engine.planning.regions.entry import region_of_model
 from app.engine.planning.regions.runner import Filled, RegionRunner
 from app.engine.planning.timing_cache import stored
+from app.engine.runtime.cpu.body_runner import Surroundings
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.instance_memory import InstanceMemory
 from app.engine.runtime.cpu.weight_store import WeightStore
 from app.engine.runtime.inputs import samples
 from app.engine.types import map_type
@@ -89,6 +91,7 @@ class ServedModel:
         self._options = options
         self._bindings = bindings
         self._region: RegionRunner | None = None
+        self._instances: dict[int, InstanceMemory] = {}  # by their place in `cores` of `programs`
         self._made: set[tuple[int, ...]] = set()  # points that calls have asked for
         self._unplanned = bindings.region is None  # whether every shape has a plan of its own
         self._external = external
@@ -109,8 +112,9 @@ class ServedModel:
     def programs(self, shapes: Shapes, cores: Sequence[Sequence[int]]) -> Sequence[Executor | Filled]:
         """Instances of one program for inputs of these shapes, which may run at once.
 
-        Each has memory of its own but for weights, and its threads keep to its cores; without any they are
-        left where they are. The thread that calls it is one of them.
+        Each has an arena and threads of its own, which it shares with the programs of other shapes at its
+        place in `cores`: of these one may run at a time. Threads keep to the cores that the place had first;
+        without any they are left where they are. The thread that calls it is one of them.
 
         For one instance, shapes of the region of the job have one plan, whose rows were measured at the
         largest. For others, and where no plan serves the region, implementations are chosen from what was
@@ -127,7 +131,16 @@ class ServedModel:
             program, weights = self._weights.take(program)
             gc.collect()  # graphs are cyclic
             trim()
-        return [Executor(program, self._compiler, weights=weights, cores=found) for found in cores]
+        return [
+            Executor(program, self._compiler, weights=weights, around=self._memory(i, kept, program))
+            for i, kept in enumerate(cores)
+        ]
+
+    def _memory(self, number: int, cores: Sequence[int], program: Program) -> Surroundings:
+        """Memory that all programs of an instance share."""
+        if number not in self._instances:
+            self._instances[number] = InstanceMemory(self._options.threads, cores)
+        return self._instances[number].around(program.arena_bytes)
 
     def ahead(self) -> Iterator[tuple[Shapes, Filled]]:
         """Programs of the region that no call asked for yet, the largest first; none without a region."""

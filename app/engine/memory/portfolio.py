@@ -80,8 +80,9 @@ def solve(problem: Problem, budget: int | None = None, load: Callable[[], None] 
         return Solution({}, 0, 0, True, "nothing to place")
     if budget is None:
         budget = BUDGET if problem.capacity is None else WITH_CAPACITY
+    if any(b.parts for b in problem.buffers):
+        return _with_parts(problem)
     columns = greedy.columns_of(problem)
-    assert not any(b.parts for b in problem.buffers), "a search knows whole buffers only"
     bound = lower_bound(problem)
     goal = max(bound, problem.capacity or 0)
     if problem.capacity is None and len(problem.buffers) > FEW:
@@ -110,6 +111,17 @@ def solve(problem: Problem, budget: int | None = None, load: Callable[[], None] 
     )
     validate(Problem(problem.buffers), solution)
     return solution
+
+
+def _with_parts(problem: Problem) -> Solution:
+    """The best placement of buffers whose parts live at different times; no complete search knows them."""
+    first = greedy.by_size(problem) or greedy.solve(problem)
+    if first.proved:
+        return first
+    from app.engine.memory.partial_lifetimes import improve  # imports numba
+
+    found = improve(problem, first)
+    return found if found.proved else min(found, greedy.solve(problem), key=lambda s: s.peak)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import io
 import math
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ from app.engine.types.sparse_array import SparseArray
 Array = np.ndarray[Any, Any]
 _NPY, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 PARTS = ("format", "shape", "data", "indices", "indptr")
+# What a broken archive makes zipfile raise; the elements are checked here.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -74,27 +86,33 @@ def _csr(name: str, path: Path) -> SparseArray:
         with zipfile.ZipFile(path) as archive:
             form, shape, values, indices, indptr = (_member(archive, part) for part in PARTS)
         if form.tobytes().rstrip(b"\0") != b"csr":
-            raise ValueError(f"its format is {form.tobytes()[:16]!r}, expected b'csr'")  # noqa: TRY301
+            raise ValueError(f"its format is {form.tobytes()[:16]!r}, expected b'csr'")
         if shape.shape != (2,) or shape.dtype.kind != "i" or shape.min() < 0:
-            raise ValueError("its shape is not two numbers")  # noqa: TRY301
+            raise ValueError("its shape is not two numbers")
         found = SparseArray("csr", (int(shape[0]), int(shape[1])), values, indices, indptr)
         if (reason := found.fault()) is not None:
-            raise ValueError(reason)  # noqa: TRY301
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        RuntimeError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-    ) as cause:
+            raise ValueError(reason)
+    except _UNREADABLE as cause:
         raise InputError(
             f"input {name!r}: the .npz file is no csr matrix: {cause}; scipy.sparse.save_npz writes one, "
             f"with {', '.join(PARTS)}",
             pointer=f"/inputs/{name}",
         ) from cause
     return found
+
+
+def archived(path: Path) -> dict[str, Array]:
+    """The arrays of an `.npz` file, as `numpy.savez` writes it, by name.
+
+    Raises:
+        ValueError: it is none, takes more memory than there is, or holds Python objects.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+            return {name: _member(archive, name) for name in names}
+    except _UNREADABLE as cause:
+        raise ValueError(f"{cause}; numpy.savez writes one") from cause
 
 
 def _member(archive: zipfile.ZipFile, part: str) -> Array:

@@ -221,6 +221,7 @@ def bind_values(model: ir.Model, values: Mapping[str, float | int | bool]) -> No
         InputError: the input is no tensor of numbers, or its type cannot hold the value.
     """
     bound = []
+    taken = {v.name or "" for v in graph.values(model.graph)}
     for position, value in enumerate(tuple(model.graph.inputs)):
         name = value.name or ""
         if name not in values:
@@ -229,7 +230,7 @@ def bind_values(model: ir.Model, values: Mapping[str, float | int | bool]) -> No
             dims = [d if free_dimension(d) is None else 1 for d in value.shape]
             value.shape = ir.Shape(dims)
         array = _filled(value, values[name])
-        title = f"{name}.bound"
+        title = naming.free(f"{name}.bound", taken)
         fixed = ir.Value(
             name=title,
             type=value.type,

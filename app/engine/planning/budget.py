@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from app.engine.core.program import Program
 from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
+from app.engine.planning.streams.proposals import proposals
 from app.engine.types.errors import CapacityError
 from app.engine.types.options import MemoryConcessions, Options
 
@@ -207,6 +208,16 @@ class _Search:
                 best = self.better((longer, *_moves(best)), best, goal)
             if _merit(best, goal) >= _merit(before, goal):
                 break
+        return self.streamed(best, start, goal)
+
+    def streamed(self, best: Program, start: Program, goal: int) -> Program:
+        """The best plan, also of those with groups of the first one in strips of rows."""
+        if _peak(start) <= goal:
+            return best
+        for streams in proposals(start):
+            self._left = max(self._left, 1)
+            found = self.plan(dataclasses.replace(_concessions(start), streams=streams))
+            best = best if found is None else min(best, found, key=lambda p: _merit(p, goal))
         return best
 
     def closed(self, program: Program, goal: int) -> Program:
@@ -234,7 +245,12 @@ class _Search:
         return best
 
     def relieved(self, best: Program, start: Program, goal: int | None) -> Program:
-        """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that."""
+        """A faster plan of as few bytes, or within the goal: rows are denied anew, for no less than that.
+
+        One with groups in strips of rows stays as it is.
+        """
+        if _concessions(best).streams:
+            return best
         self.allow(start, 1 - DESCENT)
         goal = _peak(best) if goal is None else goal
         bare = self.plan(dataclasses.replace(_concessions(best), denied=frozenset()))

@@ -18,6 +18,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.planning import session
+from app.engine.planning.precision.knapsack import Option, choose
 from app.engine.runtime.verify import Difference, compare
 from app.engine.types.errors import NumericsError
 from app.engine.types.options import Options
@@ -142,21 +143,16 @@ def _narrowed(blocks: dict[Block, Difference], trials: "_Trials", bound: float) 
 
 
 def _kept(blocks: Mapping[Block, Difference], trials: "_Trials", bound: float) -> Collection[Block]:
-    """Blocks without whose rounding the error is expected within the bound: most error a second first."""
+    """Blocks without whose rounding the error is expected within the bound: those that lose least time.
 
-    def expected(kept: Collection[Block]) -> float:
-        return math.hypot(*(d.max_rel for block, d in blocks.items() if block not in kept))
-
-    kept: list[Block] = []
-    for block in sorted(blocks, key=lambda b: -(blocks[b].max_rel ** 2) / trials.seconds(b)):
-        if expected(kept) <= bound:
-            break
-        kept.append(block)
-    for block in sorted(kept, key=trials.seconds, reverse=True):  # what a later one has made needless
-        others = [other for other in kept if other != block]
-        if expected(others) <= bound:
-            kept = others
-    return kept
+    A knapsack of the others: their time, and the squares of their errors.
+    """
+    options = [
+        (Option(trials.seconds(block), 0.0), Option(0.0, moved.max_rel**2)) for block, moved in blocks.items()
+    ]
+    chosen = choose(options, bound**2)
+    kept = (0,) * len(blocks) if chosen is None else chosen.indices
+    return [block for block, option in zip(blocks, kept, strict=True) if option == 0]
 
 
 def _told(source: Source, block: Block, moved: Difference) -> str:

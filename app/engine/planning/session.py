@@ -30,6 +30,7 @@ from app.engine.passes.plan_memory import PlanMemory
 from app.engine.passes.rematerialize import Rematerialize
 from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
+from app.engine.passes.streams.stream import Stream
 from app.engine.planning import budget
 from app.engine.planning.timing_cache import stored
 from app.engine.types.accelerator import BACKEND
@@ -75,6 +76,7 @@ def backend_passes(options: Options) -> tuple[Pass, ...]:
         InferLayouts(),
         SelectImplementations(),
         InferPadding(),
+        Stream(),
         Order(),
         PlanMemory(),
     )

@@ -4,6 +4,7 @@ Names come from the model and are not to be trusted: the pages escape them.
 """
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from app.engine.report import memory_map, units
 
 SLOWEST = 25  # operators with a bar of their own
 AT_PEAK = 40  # buffers that the page of the memory map names
+WIDE, TALL = 640.0, 260.0  # of the picture of time against error
 LISTED = 1500  # decisions on the page; decisions.json has all
 
 
@@ -39,8 +41,45 @@ def report_html(
             decisions=rows[:LISTED],
             omitted=len(rows[LISTED:]),
             symbol=(decisions["symbol"] or ())[:LISTED],
+            choice=summary.get("precision_choice"),
+            chart=_chart(summary.get("precision_choice")),
         )
     )
+
+
+def _chart(choice: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Points of time against error, placed in WIDE x TALL: the front, the references and the choice.
+
+    Both axes are logarithmic; float32, without error, lies at the left edge. Empty without a front.
+    """
+    if not choice or not choice["front"]:
+        return {}
+    marks = [("front", p) for p in choice["front"]] + [("reference", p) for p in choice["references"]]
+    if choice["chosen"]:
+        chosen = choice["chosen"] | {"error": choice["chosen"]["simulated"]}
+        marks.append(("chosen", chosen | {"name": "chosen"}))
+    marks = [(kind, p) for kind, p in marks if p["error"] is not None and p["seconds"] > 0]
+    errors = [p["error"] for _, p in marks if p["error"] > 0] + [choice["budget"]]
+    times = [p["seconds"] for _, p in marks]
+    across = functools.partial(_placed, low=min(errors) / 2, high=max(errors) * 1.2, extent=WIDE)
+    down = functools.partial(_placed, low=min(times) / 1.05, high=max(times) * 1.05, extent=TALL)
+    points = [
+        {
+            "kind": kind,
+            "name": p.get("name", ""),
+            "x": across(max(p["error"], min(errors) / 2)),
+            "y": TALL - down(p["seconds"]),
+            "error": p["error"],
+            "seconds": p["seconds"],
+        }
+        for kind, p in marks
+    ]
+    return {"wide": WIDE, "tall": TALL, "budget": across(choice["budget"]), "points": points}
+
+
+def _placed(number: float, low: float, high: float, extent: float) -> float:
+    """Place on a logarithmic axis from `low` to `high`, 0 to `extent`."""
+    return extent * math.log(number / low) / math.log(high / low)
 
 
 def memory_html(memory: Mapping[str, Any], model: str) -> str:

@@ -15,6 +15,7 @@ from app.engine.core import graph
 from app.engine.core.group import Group
 from app.engine.core.placement import Location
 from app.engine.core.plan import Compilation, Decision
+from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.report import units
 
 NODES = 3  # named on a line
@@ -83,11 +84,20 @@ def _group_line(index: int, group: Group, compilation: Compilation, decisions: M
     choice = None if plan.implementation is None else plan.implementation.get(group)
     if choice is not None:
         parts.append(choice.implementation.name)
+    if isinstance(group, StreamGroup):
+        parts.append(_strips(group))
     parts += _columns(group.outputs, compilation)
     if choice is not None:
         parts.append(_plain(units.duration(choice.seconds)))
         parts += _rejections(decisions.get(group.name))
     return "  ".join(parts)
+
+
+def _strips(group: StreamGroup) -> str:
+    """Number of groups that run in strips, rows of these, and bytes of rings and scratch."""
+    rows = [part.rows for part in group.parts]
+    span = str(rows[0]) if min(rows) == max(rows) else f"{min(rows)} to {max(rows)}"
+    return f"{len(rows)} groups in strips of {span} rows, {group.memory.nbytes} byte of rings and scratch"
 
 
 def _members(group: Group) -> str:

@@ -4,6 +4,7 @@ A product of dequantized operands is the integer product, times both scales: exa
 place of rounded ones. Quantization commutes with whatever moves elements or picks the largest.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -226,16 +227,35 @@ def scale_before_quantization(node: ir.Node) -> Replacement | None:
 
 
 def drop_limit(node: ir.Node) -> Replacement | None:
-    """Q(Relu(x)) = Q(x) where zero is the lowest level: what is below saturates."""
+    """Q(Relu(x)) = Q(x), Q(Clip(x)) = Q(x) where what the limits cut off saturates anyway."""
     levels, x = _levels(node), node.inputs[0]
-    relu = None if x is None else x.producer()
+    limiting = None if x is None else x.producer()
     kind = node.outputs[0].dtype
-    if relu is None or relu.op_type != "Relu" or levels is None or kind not in LOWEST:
+    limits = None if limiting is None else _limits(limiting)
+    if limiting is None or limits is None or levels is None or kind not in LOWEST or levels[0] <= 0:
         return None
-    if levels[1] != LOWEST[kind]:
+    low, high = (np.rint(np.float32(limit) / np.float32(levels[0])) + levels[1] for limit in limits)
+    if low > LOWEST[kind] or high < LOWEST[kind] + 255:
         return None
-    new = ir.Node("", "QuantizeLinear", [relu.inputs[0], *node.inputs[1:]], list(node.attributes.values()))
+    inputs = [limiting.inputs[0], *node.inputs[1:]]
+    new = ir.Node("", "QuantizeLinear", inputs, list(node.attributes.values()))
     return Replacement(new.outputs, [new])
+
+
+def _limits(node: ir.Node) -> tuple[float, float] | None:
+    """The least and the largest number that a Relu or Clip gives; None of other nodes."""
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    if node.op_type != "Clip" or node.outputs[0].dtype != ir.DataType.FLOAT:
+        return None
+    bounds = []
+    for index, absent in ((1, -math.inf), (2, math.inf)):
+        given = graph.input_at(node, index)
+        bound = absent if given is None else graph.scalar(given)
+        if bound is None or math.isnan(bound):
+            return None
+        bounds.append(bound)
+    return (bounds[0], bounds[1]) if bounds[0] <= bounds[1] else None
 
 
 def drop_round_trip(node: ir.Node) -> Replacement | None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.registry import Registry, Symbol
+from app.engine.core.registry import Registry
 from app.engine.types.errors import GraphError
 from app.engine.types.storage import (
     DECLARED,
@@ -20,6 +20,7 @@ from app.engine.types.storage import (
     Inferred,
     StorageKind,
     StorageRules,
+    Symbol,
     dense,
     infer,
 )

@@ -13,6 +13,7 @@ Preference = Literal["latency", "memory"]
 Semantics = Literal["stowplan", "mxnet-1.9"]
 Export = Literal["c", "wheel", "ort", "static"]
 Choose = Literal["auto", "first", "measured"]
+ErrorMetric = Literal["max", "cosine", "top1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Options:
         exact: nodes that stay float32 whatever `precision`: why, by name. What a job finds, see
             `app.engine.planning.mixed_precision`; no request tells it.
         direct: nodes that are computed without fast algorithms: why, by name. Found as `exact` is.
+        error_budget: what outputs may differ by from those in float32, as `error_metric` has it; with one,
+            each product takes the precision that is fastest by measurement within it, 8 and 4 bits among
+            them, see `app.engine.planning.precision`. None computes products as `precision` says.
+        error_metric: `max` is the largest difference as a fraction of the output's maximum, `cosine` 1 less
+            the cosine of both, `top1` the fraction of rows whose largest element is another.
         autotune: whether implementations are measured on this machine before they are chosen; it
             takes a target that is this machine.
         quick: whether nothing is measured: the plan by predicted times alone, verified; `autotune` and a
@@ -76,6 +82,8 @@ class Options:
     precision: Policy = "f32"
     exact: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, str] = field(default_factory=dict)
+    error_budget: float | None = None
+    error_metric: ErrorMetric = "max"
     autotune: bool = True
     quick: bool = False
     prefer: Preference = "latency"
@@ -103,6 +111,19 @@ class Again:
     readers: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """Groups that run in turn on strips of rows, as one step.
+
+    Attributes:
+        groups: their names.
+        rows: that a call of each computes at most.
+    """
+
+    groups: tuple[str, ...]
+    rows: tuple[int, ...]
+
+
 Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row that is not to compute it
 
 
@@ -116,6 +137,7 @@ class MemoryConcessions:
         row_major_only: all layouts are row-major.
         unfused: names of nodes that stay out of fused kernels.
         recompute: what is computed a second time, in this order.
+        streams: groups that run on strips of rows, a step each.
         spill: whether values may lie in slower memories of the target.
         unbounded: whether a plan may take more than there is, to look at what it lacks.
         peak_limit: bytes; plans whose every order takes more are of no interest.
@@ -126,6 +148,7 @@ class MemoryConcessions:
     row_major_only: bool = False
     unfused: frozenset[str] = frozenset()
     recompute: tuple[Again, ...] = ()
+    streams: tuple[Streamed, ...] = ()
     spill: bool = False
     unbounded: bool = False
     peak_limit: int | None = None
@@ -140,6 +163,7 @@ class MemoryConcessions:
             "row-major layouts" * self.row_major_only,
             f"{len(self.unfused)} nodes left unfused" * bool(self.unfused),
             f"{sum(len(a.nodes) for a in self.recompute)} nodes computed again" * bool(self.recompute),
+            f"{sum(len(s.groups) for s in self.streams)} groups in strips of rows" * bool(self.streams),
             "values in slower memories" * self.spill,
         ]
         return ", ".join(p for p in parts if p) or "nothing given up"
@@ -154,6 +178,8 @@ class Bindings:
         values: scalars by input name; such an input becomes a constant of the plan and stays
             in the exported signature.
         tensors: paths of `.npy` files by input name, given to run, verify and return outputs.
+        samples: path of an `.npz` file, `[samples, *shape]` by input name, that precisions are calibrated and
+            checked on under an `error_budget`; empty draws random ones.
         ranges: half-open (low, high) by integer input name, from which random values are drawn.
         storage: declared storage types by input name.
         value_storage: declared storage types by name of a value that a node of the main graph makes.
@@ -172,5 +198,6 @@ class Bindings:
     value_storage: Mapping[str, DeclaredStorage] = field(default_factory=dict)
     returned: Mapping[str, StorageKind] = field(default_factory=dict)
     region: Region | None = None
+    samples: str = ""
     shape_histogram: tuple[WeightedPoint, ...] = ()
     pieces: tuple[Piece, ...] = ()

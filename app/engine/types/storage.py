@@ -7,7 +7,7 @@ node's inference follows operator_common.h (storage_type_assign, dispatch_fallba
 import enum
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 # The last two are for constants: two of four neighbours kept, and blocks of 16 columns.
@@ -17,6 +17,15 @@ DECLARED = "__storage_type__"  # metadata of an input, initializer or output, as
 SPARSE_GRADIENT = "stowplan.sparse_gradient"  # metadata of a Gather whose table has a row_sparse gradient
 MXNET = "mxnet"  # domain of operators that are MXNet's own
 LETTERS: Mapping[str, StorageKind] = {"d": "default", "r": "row_sparse", "c": "csr"}
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An operator of domain `mxnet` with its attributes, and which inputs of an ONNX node are its own."""
+
+    op: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    operands: int | None = None  # the first so many; None for all
 
 
 def is_note(key: str) -> bool:

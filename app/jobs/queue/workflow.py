@@ -258,10 +258,14 @@ class Runner:
         row, files = taken.row, dict(taken.files)
         request = row["request"]
         bindings = dict(request.get("bindings", {}))
+        model = request.get("model")  # in the place of that which was uploaded, and of its files
+        model, files = (model, {}) if model else (files.pop("", None), files)
+        if bindings.get("samples"):
+            bindings["samples"] = str(self._blobs.path(bindings["samples"]))
         bindings["tensors"] = {f["name"]: str(self._blobs.path(f["sha256"])) for f in taken.inputs}
         return ChildRequest(
             kind=row["kind"],
-            model=str(self._blobs.path(files.pop(""))) if files else "",
+            model=str(self._blobs.path(model)) if model else "",
             external={name: str(self._blobs.path(sha256)) for name, sha256 in files.items()},
             folder=str(folder.absolute()),
             kernels=str((self._settings.data / "kernels").absolute()),

@@ -147,7 +147,7 @@ job_files = sa.Table(
     "job_files",
     METADATA,
     sa.Column("job_id", _ID, sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("role", sa.String(10), primary_key=True),  # input | artifact
+    sa.Column("role", sa.String(10), primary_key=True),  # input | samples | model | artifact
     sa.Column("name", sa.String(255), primary_key=True),
     sa.Column("sha256", _HASH, sa.ForeignKey("blobs.sha256"), nullable=False, index=True),
     sa.Column("size", sa.BigInteger, nullable=False),

@@ -20,7 +20,7 @@ from app.jobs.store import job_repository, model_repository
 from app.jobs.store.auth_context import current, visible
 from app.jobs.store.blobs import BlobStore
 from app.jobs.store.database import deployment_files, deployments
-from app.jobs.worker.child_request import options_of, target_of
+from app.jobs.worker.child_request import QUANTIZED, options_of, target_of
 
 Row = sa.RowMapping
 # How a deployment is served where nothing else is said: one inference at a time.
@@ -88,7 +88,8 @@ def _insert(connection: sa.Connection, job: Row, name: str, version: int, servin
             created=time.time(),
         )
     )
-    files = job_repository.model_paths(connection, job["model_id"])
+    planned = quantized(connection, job)
+    files = {"": planned} if planned else job_repository.model_paths(connection, job["model_id"])
     rows = [{"deployment_id": identifier, "name": place, "sha256": sha256} for place, sha256 in files.items()]
     connection.execute(deployment_files.insert(), rows)
     BlobStore.settle(connection, files.values())
@@ -98,6 +99,12 @@ def _of_job(job: Row, serving: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same way to run a job, which has no number of threads where it is that of the job."""
     own = options_of(job["request"]["options"]).threads
     return {**serving, "threads": None if serving["threads"] == own else serving["threads"]}
+
+
+def quantized(connection: sa.Connection, job: Row) -> str | None:
+    """Hash of the model that an error budget made of a job's own, which the job planned; None without one."""
+    made = job_repository.files(connection, job["id"], "artifact")
+    return next((str(file["sha256"]) for file in made if file["name"] == QUANTIZED), None)
 
 
 def serving_of(row: Row) -> Mapping[str, Any]:

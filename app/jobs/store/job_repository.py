@@ -112,22 +112,34 @@ def create(connection: sa.Connection, drafts: Sequence[Draft], group: str | None
             )
         )
         labels.put(connection, job_id, draft.labels)
-        held = sizes(connection, draft.inputs.values())
-        for name, sha256 in draft.inputs.items():
-            size = held.get(sha256)
-            if size is None:
-                raise BlobNotFoundError(
-                    f"input {name!r}: there is no blob {sha256}; upload it first", pointer=f"/inputs/{name}"
-                )
-            connection.execute(
-                job_files.insert().values(job_id=job_id, role="input", name=name, sha256=sha256, size=size)
-            )
-        BlobStore.settle(connection, draft.inputs.values())
+        _refer(connection, job_id, draft)
         tell(connection, job_id, "state", {"state": draft.state})
         if draft.cached_from is not None:
             _answer(connection, job_id, draft.cached_from)
         ids.append(job_id)
     return ids
+
+
+def _refer(connection: sa.Connection, job_id: str, draft: Draft) -> None:
+    """Note the blobs that a job reads: given tensors, samples, and a model in the place of the uploaded.
+
+    Raises:
+        BlobNotFoundError: one was not uploaded.
+    """
+    samples = draft.request.get("bindings", {}).get("samples")
+    given = [("input", name, sha256, f"/inputs/{name}") for name, sha256 in draft.inputs.items()]
+    given += [("samples", "", samples, "/samples")] if samples else []
+    given += [("model", "", model, "/model")] if (model := draft.request.get("model")) else []
+    held = sizes(connection, [sha256 for _, _, sha256, _ in given])
+    for role, name, sha256, pointer in given:
+        size = held.get(sha256)
+        if size is None:
+            what = f"{role} {name!r}" if name else role
+            raise BlobNotFoundError(f"{what}: there is no blob {sha256}; upload it first", pointer=pointer)
+        connection.execute(
+            job_files.insert().values(job_id=job_id, role=role, name=name, sha256=sha256, size=size)
+        )
+    BlobStore.settle(connection, [sha256 for _, _, sha256, _ in given])
 
 
 def _answer(connection: sa.Connection, job_id: str, source: str) -> None:

@@ -125,7 +125,8 @@ def _restrict_files(request: Any, engine: str) -> None:
     from app.jobs.worker import forkserver_preload  # as above
 
     models = [path for path in (request.model, *request.external.values()) if path]
-    readable = [*models, *request.bindings.get("tensors", {}).values()]
+    samples = request.bindings.get("samples")
+    readable = [*models, *request.bindings.get("tensors", {}).values(), *([samples] if samples else [])]
     writable = (request.folder, request.kernels, request.benchmark_lock)
     private = request.private or request.folder
     confinement.restrict_files(forkserver_preload.MEASURES, readable, writable, private, ("app", engine))

@@ -14,6 +14,7 @@ from app.engine.types.target import Memory, Target
 
 Kind = Literal["optimize", "validate", "inspect", "operator", "derive", "capacity"]
 
+QUANTIZED = "quantized.onnx"  # the model that a job with an error budget planned
 # The files that an optimization may leave in its folder; any other name is ignored.
 ARTIFACTS: Mapping[str, str] = {
     "optimized.onnx": "application/octet-stream",
@@ -30,6 +31,8 @@ ARTIFACTS: Mapping[str, str] = {
     "graph.json": "application/json",
     "report.html": "text/html; charset=utf-8",
     "outputs.npz": "application/octet-stream",
+    QUANTIZED: "application/octet-stream",
+    "precision.json": "application/json",
     "library.tar.gz": "application/gzip",
     "module.whl": "application/zip",
     "operator.tar.gz": "application/gzip",
@@ -137,6 +140,7 @@ def bindings_of(spec: Mapping[str, Any]) -> Bindings:
         pieces=tuple(map(piece_of, spec.get("pieces", ()))),
         values=dict(spec.get("values", {})),
         tensors=dict(spec.get("tensors", {})),
+        samples=spec.get("samples", ""),
         ranges={k: (v[0], v[1]) for k, v in spec.get("ranges", {}).items()},
         storage={k: DeclaredStorage(**v) for k, v in spec.get("storage", {}).items()},
         value_storage={k: DeclaredStorage(**v) for k, v in spec.get("value_storage", {}).items()},

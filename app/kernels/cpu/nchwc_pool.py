@@ -11,6 +11,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.instructions import I32
 from app.kernels.cpu.pool import WINDOWS
+from app.kernels.cpu.strips import PIECE, SPAN, RingSizes
 
 SUMS = 8  # that a whole image is added up in side by side, to hide the latency of an addition
 RUN = 1024  # pixels added up before their sum joins the total, so that errors do not grow with the size
@@ -93,11 +94,13 @@ unordered = _binary(
 either = _binary("either", lambda b, x, y: b.bitcast(b.or_(_bits(b, x), _bits(b, y)), x.type))
 
 
-def _tile(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int) -> list[str]:
+def _tile(
+    op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int, row_offset: str = "{i} * line_step"
+) -> list[str]:
     """Lines that reduce PIXELS whole windows; a column that several read is reduced once.
 
-    A maximum that keeps NaN takes three instructions; so maxima that lose it are taken beside a mask
-    of where it was.
+    `row_offset` is where row i of a window begins. A maximum that keeps NaN takes three instructions; so
+    maxima that lose it are taken beside a mask of where it was.
     """
     row = WINDOWS[op]
     keeps = op == "max"
@@ -117,7 +120,7 @@ def _tile(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int) -> 
                 continue
             made.add(j)
             for i in range(kh):
-                lines.append(f"r{i} = load(x, place + {i} * line_step + {j * lanes}, {lanes})")
+                lines.append(f"r{i} = load(x, place + {row_offset.format(i=i)} + {j * lanes}, {lanes})")
             reduced(f"m{j}", [f"r{i}" for i in range(kh)])
             if keeps:
                 masks = [f"unordered(r{i}, r{min(i + 1, kh - 1)})" for i in range(0, kh, 2)]
@@ -162,6 +165,90 @@ def emit_window(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: in
         step=row.step.format(a="a", b="b"),
         finish=row.finish.format(t="a", n="n"),
         tile="\n".join(" " * 12 + line for line in _tile(op, lanes, kh, kw, stride, dilation)),
+    )
+
+
+_STRIP = """\
+import math
+
+from numba import float32
+from app.kernels.cpu.codegen.inner import njit
+
+from app.kernels.cpu.nchwc_pool import either, larger, unordered
+from app.kernels.cpu.extrema import maximum
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.vectors import load, splat, store
+
+
+@njit(error_model="numpy", boundscheck=False)
+def each(x, y, columns, columns_counted, begin, end, base, slot, height, ring, line, dilation, column_step,
+         counted, target):
+    for column in range(begin, end):
+        place = base + columns[2 * column] * {L}
+        a = splat({start}, {L})
+        for i in range(height):
+            row = place + (slot + i * dilation) % ring * line
+            for j in range(columns[2 * column + 1]):
+                b = load(x, row + j * column_step, {L})
+                a = {step}
+        n = splat(counted * columns_counted[column], {L})
+        store(y, target + column * {L}, {finish})
+
+
+def kernel(
+    x, y, lines, columns, lines_counted, columns_counted, blocks, w, rows, ow, inner, outer, dilation,
+    column_step, rings, cursors, most, begin, end,
+):
+    {unpack_rings}
+{span}
+    line = w * {L}
+    while first < last:
+{piece}
+        for plane in range(blocks):
+            base = plane * x_ring * line
+            for i in range(count):
+                row = first + i
+                height, counted = lines[2 * row + 1], lines_counted[row]
+                slot = (lines[2 * row] - x_origin) % x_ring
+{offsets}
+                target = (plane * y_ring + y_slot + i) * ow * {L}
+                begun, ended = inner, outer
+                if height != {kh} or ended - begun < {pixels}:
+                    begun, ended = ow, ow
+                each(x, y, columns, columns_counted, 0, begun, base, slot, height, x_ring, line, dilation,
+                     column_step, counted, target)
+                for column in range(begun, ended, {pixels}):
+                    column = min(column, ended - {pixels})
+                    place, to = base + columns[2 * column] * {L}, target + column * {L}
+                    n = splat(counted * columns_counted[column], {L})
+{tile}
+                each(x, y, columns, columns_counted, ended, ow, base, slot, height, x_ring, line, dilation,
+                     column_step, counted, target)
+        first += count
+"""
+
+
+def emit_strip(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int) -> str:
+    """The module of a pooling kernel that computes the next rows, see `strips`.
+
+    x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, ow, lanes]; rows: of the output;
+    dilation: rows from tap to tap; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of
+    the call. The other arguments are those of `emit_window`, for an image alone. One unit.
+    """
+    row = WINDOWS[op]
+    offsets = [f"o{i} = (slot + {i} * dilation) % x_ring * line" for i in range(kh)]
+    return _STRIP.format(
+        L=lanes,
+        start="float32(-math.inf)" if row.start == "lowest" else f"float32({row.start})",
+        kh=kh,
+        pixels=PIXELS,
+        step=row.step.format(a="a", b="b"),
+        finish=row.finish.format(t="a", n="n"),
+        unpack_rings=RingSizes.unpack("rings"),
+        span=SPAN,
+        piece=PIECE,
+        offsets="\n".join(" " * 16 + line for line in offsets),
+        tile="\n".join(" " * 20 + line for line in _tile(op, lanes, kh, kw, stride, dilation, "o{i}")),
     )
 
 

@@ -279,19 +279,7 @@ def emit(
         dtype: of what is multiplied: of pairs of channels, of which there is an even number, or of fours, or
             float32.
     """
-    sizes, broad = rows_of(dtype, lanes)
-    step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
-    library = _LIBRARY.format(
-        m=m,
-        n=m + taps - 1,
-        lanes=lanes,
-        step=step,
-        dtype=dtype,
-        panel=panel_sizes(dtype, 1),
-        tiles=_tiles(dtype, sizes, broad, filters),
-        broad=broad,
-        largest=sizes[-1],
-    )
+    library = library_text(lanes, m, taps, filters, dtype)
     places = "".join(f", at(x{i}, {offset})" for i, (_, offset) in enumerate(operands))
     kernel = _KERNEL.format(
         imports="from LIBRARY1 import run\n" if recipe else "",
@@ -304,6 +292,22 @@ def emit(
         return library, kernel
     advances = tuple((way, "float32") for way, _ in operands)
     return library, lanes_run_library("float32", lanes, recipe, advances), kernel
+
+
+def library_text(lanes: int, m: int, taps: int, filters: int, dtype: str) -> str:
+    """Defines the transforms and products of tiles; arguments are those of `emit`."""
+    sizes, broad = rows_of(dtype, lanes)
+    return _LIBRARY.format(
+        m=m,
+        n=m + taps - 1,
+        lanes=lanes,
+        step=lanes // 2 if dtype in BFLOAT_PAIRS else lanes,
+        dtype=dtype,
+        panel=panel_sizes(dtype, 1),
+        tiles=_tiles(dtype, sizes, broad, filters),
+        broad=broad,
+        largest=sizes[-1],
+    )
 
 
 def rows_of(dtype: str, lanes: int) -> tuple[tuple[int, ...], int]:

@@ -49,6 +49,12 @@ if (form) {
       if (!(bytes >= 1)) throw wrong(form.memory_budget, "Memory budget: expected a number above 0.");
       options.memory_budget = bytes;
     }
+    const share = form.error_budget.value.trim();
+    if (share) {
+      const part = Number(share) / 100;
+      if (!(part > 0 && part <= 1)) throw wrong(form.error_budget, "Error budget: expected a percentage above 0.");
+      options.error_budget = part;
+    }
     options.backends = [...form.querySelectorAll("[name=backend]:checked")].map((b) => b.value);
     const shapes = {};
     for (const field of form.querySelectorAll("[data-free]")) {

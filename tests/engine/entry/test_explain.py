@@ -75,6 +75,16 @@ def test_the_command_prints_diffs_and_writes_a_file_a_pass(
     assert "no pass 'nothing' ran" in capsys.readouterr().err
 
 
+def test_the_command_prints_the_bytes_in_rows_as_predicted(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("STOWPLAN_DATA", str(tmp_path / "data"))
+    assert main(["explain", str(path), "--target", "edge-npu", "--rows"]) == 0
+    printed = capsys.readouterr().out
+    assert "predicted and not executed" in printed
+    assert "rows in rings" in printed
+
+
 def test_one_operator_runs_without_a_server():
     x = np.array([[1.0, 2.0, 3.0]], np.float32)
     (y,) = stowplan.try_operator("Softmax", x, axis=1)

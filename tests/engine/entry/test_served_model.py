@@ -49,6 +49,43 @@ def test_a_model_runs_on_every_shape_that_its_graph_allows(tmp_path: Path, compi
         model.program({"x": (2, 4)})
 
 
+SQUARES = """<ir_version: 10, opset_import: ["" : 21]>
+model (float[N, N] x) => (float[N, N] y) {
+    square = MatMul(x, x)
+    fourth = MatMul(square, square)
+    y = MatMul(fourth, square)
+}"""
+
+
+def test_programs_of_an_instance_share_an_arena_and_keep_their_outputs(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    model = served(tmp_path, compiler, SQUARES)
+    sizes = (48, 16, 64, 40)
+    programs = {n: model.programs({"x": (n, n)}, ((), ())) for n in sizes}
+    arenas = {(n, i): p.surroundings().arena for n, pair in programs.items() for i, p in enumerate(pair)}
+    assert all(a.size for a in arenas.values())
+    for instance in (0, 1):
+        assert np.shares_memory(arenas[48, instance], arenas[16, instance])
+        assert np.shares_memory(arenas[64, instance], arenas[40, instance]), "the larger one is taken"
+    for a in sizes:
+        for b in sizes:
+            assert not np.shares_memory(arenas[a, 0], arenas[b, 1])
+    rng = np.random.default_rng(0)
+    found = []
+    for n in (*sizes, *sizes):
+        for program in programs[n]:
+            x = (rng.standard_normal((n, n)) / n).astype(np.float32)
+            program.feed({"x": x})
+            program.step()
+            found.append((program, x))
+    # The last run of each still has its outputs, after runs of all others.
+    for program, x in found[len(found) // 2 :]:
+        wide = x.astype(np.float64)
+        square = wide @ wide
+        np.testing.assert_allclose(program.peek()["y"], square @ square @ square, atol=1e-6)
+
+
 def test_a_region_has_one_plan_and_one_memory(tmp_path: Path, compiler: Compiler) -> None:
     shapes, region = bound({"x": ["N:1..6%2", 3]})
     model = served(tmp_path, compiler, bindings=Bindings(shapes=shapes, values={"scale": 2.0}, region=region))

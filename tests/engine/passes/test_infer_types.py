@@ -27,6 +27,19 @@ LOOP = (
 )
 
 
+def test_a_constant_that_has_the_name_of_a_bound_input_stays(tmp_path: Path) -> None:
+    text = HEAD + " g (float[2] x, float s) => (float[2] y) { a = Mul(x, s.bound) y = Mul(a, s) }"
+    path = saved(text.replace("s.bound", "t"), tmp_path, {"t": np.array(3, np.float32)})
+    model = onnx.load(path)
+    model.graph.initializer[0].name = model.graph.node[0].input[1] = "s.bound"
+    onnx.save(model, path)
+    compilation = canonical(path, values={"s": 5.0})
+    x = np.array([1, 2], np.float32)
+    given = {"x": x, "s": np.array(5, np.float32)}
+    (found,) = runtime(exported(compilation.model, tmp_path), given).values()
+    assert found.tolist() == [15, 30]
+
+
 @pytest.mark.parametrize(
     ("shapes", "message", "pointer"),
     [

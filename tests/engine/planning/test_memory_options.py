@@ -133,11 +133,11 @@ def test_no_choice_of_rows_takes_less_than_memory_first_or_than_its_bound(seed: 
 
 
 def test_a_budget_between_two_plans_is_met_by_the_groups_at_the_peak_alone(tmp_path: Path) -> None:
-    """Two convolutions like their workspaces; only the larger one must do without."""
+    """Two convolutions like their workspaces; only the larger one must do without. Two images have no strips."""
     net = Net(
         """<ir_version: 10, opset_import: ["": 21]>
-        agraph (float[1, 16, 24, 24] x, float[16, 16, 3, 3] w, float[16, 16, 3, 3] v)
-            => (float[1, 16, 12, 12] y) {
+        agraph (float[2, 16, 24, 24] x, float[16, 16, 3, 3] w, float[16, 16, 3, 3] v)
+            => (float[2, 16, 12, 12] y) {
             a = Conv <pads = [1, 1, 1, 1]> (x, w)
             b = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)
             y = Conv <pads = [1, 1, 1, 1]> (b, v)

@@ -84,6 +84,25 @@ def test_a_limit_stays_where_zero_is_not_the_lowest_level(tmp_path: Path) -> Non
     assert found == ["DequantizeLinear", "Relu", "QuantizeLinear"]
 
 
+# (limits, what remains): levels of y go from 0 to 12.75 in steps of 0.05.
+CLIPS = {
+    "the levels": (0.0, 12.75, ["DequantizeLinear", "QuantizeLinear"]),
+    "half a step beyond them": (-0.02, 12.74, ["DequantizeLinear", "QuantizeLinear"]),
+    "within them, above": (0.0, 2.0, ["DequantizeLinear", "Clip", "QuantizeLinear"]),
+    "within them, below": (0.5, 20.0, ["DequantizeLinear", "Clip", "QuantizeLinear"]),
+}
+
+
+@pytest.mark.parametrize("case", CLIPS)
+def test_a_clip_goes_where_its_limits_saturate_anyway(tmp_path: Path, case: str) -> None:
+    low, high, remains = CLIPS[case]
+    limits = {"low": np.array(low, np.float32), "high": np.array(high, np.float32)}
+    limits["xs"] = np.array(0.2, np.float32)
+    body = "d = DequantizeLinear(x, xs, xz) r = Clip(d, low, high) y = QuantizeLinear(r, ys, yz)"
+    x = np.arange(256, dtype=np.uint8)
+    assert rewritten("(uint8[256] x) => (uint8[256] y)", body, tmp_path, limits, x) == remains
+
+
 NARROW = {"int4": (ml_dtypes.int4, -8, 8), "uint4": (ml_dtypes.uint4, 0, 16), "int8": (np.int8, -128, 128)}
 
 

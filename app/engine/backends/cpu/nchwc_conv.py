@@ -185,16 +185,16 @@ class Geometry:
         return self.x_lanes == 1 and steps <= {1}
 
 
-def geometry(group: Group, lanes: int, *, paired: bool = False) -> Geometry:
+def geometry(group: Group, lanes: int, *, paired: bool = False, flat: bool = True) -> Geometry:
     """The geometry of a convolution whose input has blocks of this many channels.
 
-    One of pairs of channels has half as many: those of its window are pairs.
+    One of pairs of channels has half as many: those of its window are pairs. With `flat` a pointwise one has
+    no rows.
     """
     window = conv_geometry.of_conv(group)
     if paired:
         window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
-    flat = window.flat()
-    if flat is not window:
+    if flat and window.flat() is not window:
         return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, paired)
     (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
     (_, stride_h, stride_w) = window.stride
@@ -260,7 +260,8 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
     return seconds + 4 * moved / target.memories[0].bandwidth
 
 
-def _packed(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
+def packed_weights(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
+    """Weights in the order of use."""
     weights = graph.operand(group.anchor, 1)
     array, paired = graph.array(weights), dtype in tiles.BFLOAT_PAIRS
     # Equal operands are packed once, for any number of shapes.
@@ -297,7 +298,7 @@ def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
     return np.concatenate(packed)
 
 
-def _widths(out_blocks: int, parts: Cut) -> tuple[int, ...]:
+def widths_of(out_blocks: int, parts: Cut) -> tuple[int, ...]:
     """Blocks of the tiles that a convolution takes.
 
     Those of wide tiles with a rest have all rests, so that convolutions of a model share a kernel.
@@ -341,7 +342,7 @@ class Form:
 F = TypeVar("F", bound=Form)
 
 
-def _sizes(
+def sizes_of(
     form: Form, group: Group, shape: Geometry, parts: Cut, ends: nchwc.Ends, lanes: int, tap_count: int
 ) -> NchwcConvSizes:
     """Sizes of a convolution; the workspace of a thread holds a copied strip and the recipe's buffer."""
@@ -396,8 +397,8 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
     window, ends = shape.window, nchwc.ends(group, context)
     parts = cut(shape, context, bool(ends.epilogue.recipe))
     pixels, taps = shape.places(parts.rows)
-    sizes = _sizes(form, group, shape, parts, ends, lanes, taps.size)
-    weights = _packed(group, shape, parts, lanes, dtype)
+    sizes = sizes_of(form, group, shape, parts, ends, lanes, taps.size)
+    weights = packed_weights(group, shape, parts, lanes, dtype)
     operands: Operands = (
         ("float32*", graph.operand(group.anchor, 0)),
         (f"{tiles.right_element(dtype)}*", weights),
@@ -414,7 +415,7 @@ def lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCal
         "app.kernels.cpu.nchwc_conv:emit",
         operands,
         units,
-        static=(dtype, lanes, parts.wide, _widths(out_blocks, parts), *ends.static, *shape.static),
+        static=(dtype, lanes, parts.wide, widths_of(out_blocks, parts), *ends.static, *shape.static),
     )
     return (call,)
 

@@ -63,7 +63,8 @@ def overhead(group: Group) -> float:
     return 1.0 + 3.0 / window.taps + 2.0 / max(window.out[2], 1)
 
 
-def _sizes(window: Window, blocks: int, buffer: int, context: PlanningContext) -> NchwcDepthwiseSizes:
+def sizes_of(window: Window, blocks: int, buffer: int, context: PlanningContext) -> NchwcDepthwiseSizes:
+    """Sizes of the kernel; `buffer` are elements of scratch per thread."""
     _, down, along = window.offsets
     bands = bands_of(window.batch * blocks, window.out[1], context.threads)
     return NchwcDepthwiseSizes(
@@ -84,19 +85,23 @@ def _sizes(window: Window, blocks: int, buffer: int, context: PlanningContext) -
     )
 
 
+def packed_weights(group: Group, lanes: int) -> Constant:
+    """Weights[channels, 1, taps, taps] in blocks, as an image of one channel per group."""
+    weights = graph.operand(group.anchor, 1)
+    packed = to_physical(graph.array(weights).transpose(1, 0, 2, 3), blocked_layout(4, lanes))
+    return Constant(packed, weights.name or "")
+
+
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
+    x = graph.operand(group.anchor, 0)
     (y,) = group.outputs
     window = conv_geometry.of_conv(group)
     lanes = context.target.vector_lanes
     blocks = nchwc.blocks_of(window.groups, context)
-    array = graph.array(weights)
-    # [channels, 1, taps, taps] as an image of one channel per group.
-    packed = to_physical(array.transpose(1, 0, 2, 3), blocked_layout(4, lanes))
     ends = nchwc.ends(group, context)
-    sizes = _sizes(window, blocks, ends.buffer, context)
+    sizes = sizes_of(window, blocks, ends.buffer, context)
     operands: Operands = (
-        *of_type("float32*", x, Constant(packed, weights.name or ""), y),
+        *of_type("float32*", x, packed_weights(group, lanes), y),
         *ends.with_bias(blocks * lanes).addends,
         size_operand(sizes),
         nchwc.scratch(ends.buffer),

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
-from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, typed_call
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, typed_call
 from app.engine.backends.cpu.rows import after, group_roofline, single_rejection
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, Workspace
@@ -69,12 +70,24 @@ def _counts(group: Group) -> tuple[Constant, ...]:
     return tuple(Constant(g.counted(axis, include_pad).astype(np.float32)) for axis in (1, 2))
 
 
-def _window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
-    x, y = first_input(group), first_output(group)
+@dataclass(frozen=True, slots=True)
+class WindowSizes:
+    """Operands of the kernels of windows over blocks.
+
+    Attributes:
+        tables: extents of windows along rows and columns, and the elements of each that count.
+        whole: columns [first, last) of whole windows.
+        static: arguments of the generators.
+    """
+
+    tables: tuple[Operand, ...]
+    whole: tuple[int, int]
+    static: tuple[object, ...]
+
+
+def window_sizes(group: Group, context: PlanningContext) -> WindowSizes:
+    """The operands of a pooling of windows over blocks."""
     g, counts = windows(group.anchor), _counts(group)
-    lanes = context.target.vector_lanes
-    batch, channels, h, w = graph.static_shape(x)
-    _, oh, ow = g.out
     _, kh, kw = g.kernel
     inside = g.inside(2)
     # Columns of whole windows follow one another; those that begin in the padding are not whole.
@@ -83,15 +96,26 @@ def _window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     static: tuple[object, ...] = (kh, kw, g.strides[2], g.dilations[2])
     if math.prod(g.kernel) > MOST_TAPS:
         inner, outer, static = 0, 0, (1, 1, 1, 1)
-    operands: Operands = (
-        *of_type("float32*", x, y),
+    tables = (
         *of_type("int64*", Constant(g.inside(1)), Constant(inside)),
         *of_type("float32*", *counts),
-        *(h, w, oh, ow, inner, outer, g.dilations[1] * w * lanes, g.dilations[2] * lanes),
+    )
+    static = (WINDOWS[group.op][1], context.target.vector_lanes, *static)
+    return WindowSizes(tables, (inner, outer), static)
+
+
+def _window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+    x, y = first_input(group), first_output(group)
+    g, found, lanes = windows(group.anchor), window_sizes(group, context), context.target.vector_lanes
+    batch, channels, h, w = graph.static_shape(x)
+    _, oh, ow = g.out
+    operands: Operands = (
+        *of_type("float32*", x, y),
+        *found.tables,
+        *(h, w, oh, ow, *found.whole, g.dilations[1] * w * lanes, g.dilations[2] * lanes),
     )
     units = batch * nchwc.blocks_of(channels, context) * oh
-    static = (WINDOWS[group.op][1], lanes, *static)
-    return (kernel_call("app.kernels.cpu.nchwc_pool:emit_window", operands, units, static),)
+    return (kernel_call("app.kernels.cpu.nchwc_pool:emit_window", operands, units, found.static),)
 
 
 def _last_window_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:

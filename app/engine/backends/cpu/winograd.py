@@ -228,9 +228,9 @@ class Tiling:
     m_size: int
 
 
-def _tiling(window: Window, form: Form, context: PlanningContext) -> Tiling:
-    m, lanes, points = form.m, context.target.vector_lanes, form.n**2
-    high, wide = -(-window.out[1] // m), -(-window.out[2] // m)
+def tiling_of(window: Window, form: Form, context: PlanningContext) -> Tiling:
+    """Blocks of tiles that fit the second cache and that threads share evenly."""
+    lanes, points = context.target.vector_lanes, form.n**2
     tiles = _tiles(window, form)
     v_row = nchwc.blocks_of(window.channels, context) * (lanes // 2 if form.paired else lanes)
     vectors = max(winograd.groups_of(nchwc.blocks_of(window.outputs, context)))
@@ -244,6 +244,15 @@ def _tiling(window: Window, form: Form, context: PlanningContext) -> Tiling:
     if parts > 1 or blocking.longest_share(groups, context.threads) > 1.03:
         # Threads that share a block transform it each: better as many as threads, up to half as large again.
         parts = min(max(math.ceil(parts / context.threads - 0.5), 1) * context.threads, tiles)
+    return cut_tiles(window, form, context, tiles, parts)
+
+
+def cut_tiles(window: Window, form: Form, context: PlanningContext, tiles: int, parts: int) -> Tiling:
+    """So many tiles in so many blocks."""
+    lanes, points = context.target.vector_lanes, form.n**2
+    high, wide = -(-window.out[1] // form.m), -(-window.out[2] // form.m)
+    v_row = nchwc.blocks_of(window.channels, context) * (lanes // 2 if form.paired else lanes)
+    vectors = max(winograd.groups_of(nchwc.blocks_of(window.outputs, context)))
     rows, broad = winograd.rows_of(form.dtype(context), lanes)
     beyond = max(*rows, broad)  # rows that the last register tile reads and writes beyond its block
     most = -(-tiles // parts)
@@ -256,9 +265,10 @@ def _tiling(window: Window, form: Form, context: PlanningContext) -> Tiling:
     )
 
 
-def _sizes(
+def sizes_of(
     form: Form, window: Window, tiling: Tiling, work: int, flags: int, context: PlanningContext
 ) -> WinogradSizes:
+    """Sizes of the kernel; `work` are elements of workspace per thread."""
     filters = nchwc.blocks_of(window.outputs, context)
     return WinogradSizes(
         channels=window.channels // form.together,
@@ -284,19 +294,24 @@ def _sizes(
     )
 
 
-def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
-    x, weights = graph.operand(group.anchor, 0), graph.operand(group.anchor, 1)
+def packed_weights(form: Form, group: Group, context: PlanningContext) -> Constant:
+    """The transformed weights."""
+    weights, lanes, dtype = graph.operand(group.anchor, 1), context.target.vector_lanes, form.dtype(context)
     array = graph.array(weights)
+    return Constant(lambda: winograd.packed(array, form.m, lanes, dtype), weights.name or "")
+
+
+def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    x = graph.operand(group.anchor, 0)
     m, lanes, n = form.m, context.target.vector_lanes, form.n
     window, ends = conv_geometry.of_conv(group), nchwc.ends(group, context)
-    tiling, dtype = _tiling(window, form, context), form.dtype(context)
+    tiling, dtype = tiling_of(window, form, context), form.dtype(context)
     buffer = max(n * n * lanes, ends.buffer)
     work = tiling.m_size + n * lanes + buffer + tiling.v_size
     work = blocking.balanced(work, work, blocking.LINE // 4)
-    sizes = _sizes(form, window, tiling, work, ends.flags, context)
-    packed = Constant(lambda: winograd.packed(array, m, lanes, dtype), weights.name or "")
+    sizes = sizes_of(form, window, tiling, work, ends.flags, context)
     operands: Operands = (
-        *of_type("float32*", x, packed, group.outputs[0]),
+        *of_type("float32*", x, packed_weights(form, group, context), group.outputs[0]),
         *ends.with_bias(sizes.filters * lanes).addends,
         size_operand(sizes),
         ("float32*", Workspace(work * 4, per_thread=True)),
@@ -310,7 +325,7 @@ def _lower(form: Form, group: Group, context: PlanningContext) -> tuple[KernelCa
 
 def _cost(form: Form, group: Group, context: PlanningContext) -> float:
     window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
-    tiling, points = _tiling(window, form, context), form.n**2
+    tiling, points = tiling_of(window, form, context), form.n**2
     vectors = winograd.groups_of(nchwc.blocks_of(window.outputs, context))
     outputs = sum(vectors) * lanes
     # Threads that share a block of tiles transform it each.

@@ -13,7 +13,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.registry import Operator, Symbol, SymbolOf
+from app.engine.core.registry import Operator, SymbolOf
 from app.engine.types.storage import (
     LETTERS,
     MXNET,
@@ -23,6 +23,7 @@ from app.engine.types.storage import (
     StorageKind,
     StorageRuleOf,
     StorageRules,
+    Symbol,
     dense,
     parsed,
 )

@@ -19,10 +19,10 @@ class SizeTable:
         return np.array(astuple(self), np.int64)
 
     @classmethod
-    def unpack(cls) -> str:
-        """The statement of a kernel that binds every size of `sizes` to a local of its name."""
+    def unpack(cls, argument: str = "sizes") -> str:
+        """The statement of a kernel that binds every size of an argument to a local of its name."""
         names = [field.name for field in fields(cls)]
-        return f"{', '.join(names)} = {', '.join(f'sizes[{i}]' for i in range(len(names)))}"
+        return f"{', '.join(names)} = {', '.join(f'{argument}[{i}]' for i in range(len(names)))}"
 
     @classmethod
     def reader(cls) -> Any:

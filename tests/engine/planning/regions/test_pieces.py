@@ -44,7 +44,7 @@ class Times(dict[str, float]):
     def __bool__(self) -> bool:
         return True
 
-    def get(self, key: str, _default: object = None) -> float:  # type: ignore[override]
+    def get(self, key: str, _default: object = None) -> float:
         if '"Conv"' not in key:
             return NEGLIGIBLE
         found = re.search(r"float32\[1, 16, (\d+), 16\]", key)

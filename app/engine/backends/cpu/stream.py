@@ -1,0 +1,119 @@
+"""The row of streams: groups whose kernels run in turn on strips of rows, in loops of the compiled driver."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from app.engine.backends.cpu.calls import Operands, kernel_call
+from app.engine.core.calls import Call, Jump, KernelCall, Workspace
+from app.engine.core.group import Group
+from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.streams.stream_group import STREAM, StreamGroup
+from app.engine.core.streams.strips import CallOf, RowsPlace, Strip
+from app.engine.cost.strips import predicted
+from app.engine.memory.rows import loops
+from app.engine.memory.rows.loops import Item
+from app.engine.types.layout import Layout
+
+KERNELS = "app.kernels.cpu.strips"
+COUNTER = 8  # byte of a counter and of a flag
+
+
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
+    return None if isinstance(group, StreamGroup) else "its rows have no schedule"
+
+
+@dataclass
+class _Table:
+    """Calls of the loops of a program, one after the other.
+
+    Attributes:
+        of: the call of an operator for a number of rows, by its number.
+        counters: number of the turn, and whether another one follows, by depth of the loop.
+    """
+
+    of: tuple[CallOf, ...]
+    calls: list[Call] = field(default_factory=list)
+    counters: list[tuple[Workspace, Workspace]] = field(default_factory=list)
+    known: dict[tuple[int, int], KernelCall] = field(default_factory=dict)
+
+    def add(self, items: Iterable[Item], depth: int = 0) -> None:
+        for item in items:
+            if isinstance(item, loops.Loop):
+                self._add_loop(item, depth)
+                continue
+            key = item.operator, item.rows
+            if key not in self.known:
+                self.known[key] = self.of[item.operator](item.rows)
+            self.calls.append(self.known[key])
+
+    def _add_loop(self, loop: loops.Loop, depth: int) -> None:
+        if depth == len(self.counters):
+            self.counters.append((Workspace(COUNTER), Workspace(COUNTER)))
+        turn, again = self.counters[depth]
+        self.calls.append(kernel_call(f"{KERNELS}:begin_loop", (("int64*", turn),), 1))
+        first = len(self.calls)
+        self.add(loop.body, depth + 1)
+        counted: Operands = (("int64*", turn), ("int64*", again), loop.turns)
+        self.calls.append(kernel_call(f"{KERNELS}:end_turn", counted, 1))
+        self.calls.append(Jump(again, 1, first))
+
+
+def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
+    assert isinstance(group, StreamGroup)
+    cursors, memory = Workspace(8 * len(group.parts)), Workspace(group.memory.nbytes)
+    places = _places(group, memory)
+    of = []
+    for number, part in enumerate(group.parts):
+        scratch = group.memory.scratch[number] or 0
+        strip = Strip(part.rows, places, cursors, number, memory, scratch)
+        of.append(part.strips.lower(part.group, replace(context, tuning=part.choice.tuning), strip))
+    table = _Table(tuple(of))
+    start: Operands = (("int64*", cursors), len(group.parts))
+    table.calls.append(kernel_call(f"{KERNELS}:begin_strips", start, 1))
+    table.add(group.memory.program)
+    return tuple(table.calls)
+
+
+def _places(group: StreamGroup, memory: Workspace) -> Mapping[ir.Value, RowsPlace]:
+    """Rings in the workspace; what the stream reads and leaves is whole."""
+    rings, schedule = group.memory.by_value, group.memory.schedule
+    found = {}
+    for name, value in group.images.items():
+        if name in rings:
+            ring, offset = rings[name]
+            found[value] = RowsPlace(memory, offset, ring.rows, ring.transient)
+        else:  # an output has a place of its own, which may be that of an input
+            place = name if value in group.outputs else schedule.whole[name]
+            found[value] = RowsPlace(group.images[place], 0, schedule.segment.by_name[place].rows)
+    return found
+
+
+def _cost(group: Group, context: PlanningContext) -> float:
+    assert isinstance(group, StreamGroup)
+    calls = Counter(call.operator for call in group.memory.schedule.calls)
+    return sum(predicted(part, calls[number], context.target) for number, part in enumerate(group.parts))
+
+
+def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Inputs that nothing else reads, row by row over which outputs may be written."""
+    assert isinstance(group, StreamGroup)
+    whole = group.memory.schedule.whole
+    pairs = ((group.images[whole[name]], y) for name, y in group.images.items() if y in group.outputs)
+    return tuple((x, y) for x, y in pairs if x is not y)
+
+
+def _layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
+    """Those that its groups ask for and give."""
+    assert isinstance(group, StreamGroup)
+    found: dict[ir.Value, Layout] = {}
+    for part in group.parts:
+        found |= part.choice.implementation.required_layouts(part.group, context)
+    return {v: found[v] for v in (*group.inputs, *group.outputs) if v in found}
+
+
+IMPLEMENTATIONS = (
+    Implementation("stream.rows", STREAM, "numba-cpu", _rejection, _lower, _cost, _inplace, layouts=_layouts),
+)

@@ -1,0 +1,290 @@
+"""Strips of rows of convolutions and of pooling over blocked images, in float32.
+
+Rows lie in rings, see `app.kernels.cpu.strips`. Sums and roundings are those of the implementations that the
+rows of `STRIP_ROWS` are named after: results are equal bit by bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.backends.cpu import nchwc, nchwc_conv, nchwc_depthwise, winograd
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, size_operand
+from app.engine.backends.cpu.nchwc_conv import Cut, Form, Geometry
+from app.engine.backends.cpu.nchwc_pool import window_sizes
+from app.engine.core import graph
+from app.engine.core.calls import Constant, KernelCall
+from app.engine.core.group import Group
+from app.engine.core.registry import PlanningContext
+from app.engine.core.streams.strips import CallOf, RowMaps, RowsPlace, Strip, StripRow
+from app.engine.memory.rows.geometry import ROW, RowMap, window
+from app.engine.operators import conv_geometry, epilogues
+from app.engine.operators.pool_geometry import windows
+from app.kernels.cpu.strips import RingSizes
+from app.kernels.cpu.winograd import WinogradSizes
+
+ELEMENT = 4  # byte of a float32
+
+
+def _beside(group: Group) -> tuple[ir.Value, ...]:
+    """Images that are read at the place of the output: the residual, and operands of the recipe."""
+    epilogue = epilogues.read(group, 1)
+    assert not isinstance(epilogue, str)
+    images = [epilogue.residual, *(v for v, place in epilogue.operands if place == "same")]
+    return tuple(dict.fromkeys(v for v in images if v is not None))
+
+
+def _rejection(group: Group, context: PlanningContext) -> str | None:
+    """Reason why a convolution is not computed in strips."""
+    if context.threads > 1:
+        return f"{context.threads} threads; strips are computed by one"
+    batch = graph.static_shape(group.anchor.outputs[0])[0]
+    if batch != 1:
+        return f"a batch of {batch} images; strips are of one"
+    images = _beside(group)
+    if len(images) > 1:
+        return f"{len(images)} images are read beside the sums; a strip reads one"
+    if group.anchor.inputs[0] in images:
+        return "the input is read at the place of the output too"
+    return None
+
+
+def _conv_reads(group: Group, _context: PlanningContext) -> RowMaps:
+    """Rows of the input under the window, and of what is read beside the sums."""
+    axes = conv_geometry.of_conv(group)
+    down, x = axes.offsets[1], graph.operand(group.anchor, 0)
+    own = RowMap(axes.stride[1], 1, down[0], down[-1])
+    return ((x, own), *((v, ROW) for v in _beside(group) if not graph.is_constant(v)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """A convolution by rows: how it lies in memory and is cut, for strips of at most so many rows."""
+
+    shape: Geometry
+    parts: Cut
+
+    @classmethod
+    def of(cls, form: Form, group: Group, context: PlanningContext, rows: int) -> "_Lines":
+        """Chunks and tiles are those of all rows at once, so sums have the same order."""
+        follows = bool(nchwc.ends(group, context).epilogue.recipe)
+        parts = nchwc_conv.cut(form.geometry(group, context), context, follows)
+        lanes = 1 if form.plain_input else context.target.vector_lanes
+        shape = nchwc_conv.geometry(group, lanes, flat=False)
+        if len(shape.down) > 1:  # rows of a ring that a window reads do not lie side by side
+            shape = replace(shape, copied=True)
+        blocks = nchwc.blocks_of(shape.window.outputs, context)
+        return cls(shape, replace(parts, rows=min(rows, shape.rows), part=blocks, step=1))
+
+
+def _conv_scratch(form: Form, group: Group, context: PlanningContext, rows: int) -> int:
+    """Bytes of copied rows and of the recipe's buffer."""
+    lines, ends = _Lines.of(form, group, context, rows), nchwc.ends(group, context)
+    taps = lines.shape.places(1)[1].size
+    lanes = context.target.vector_lanes
+    return nchwc_conv.sizes_of(form, group, lines.shape, lines.parts, ends, lanes, taps).work_step * ELEMENT
+
+
+def _places(group: Group, strip: Strip, rows: int) -> tuple[RowsPlace, RowsPlace, RowsPlace]:
+    """Of the input, the output, and what is read beside it: of nothing, or of a constant, all rows."""
+    x, (y,) = graph.operand(group.anchor, 0), group.outputs
+    images = [v for v in (_beside(group) if group.op == "Conv" else ()) if not graph.is_constant(v)]
+    at_output = strip.places[images[0]] if images else RowsPlace(y, 0, rows)
+    return strip.places[x], strip.places[y], at_output
+
+
+def _rings(strip: Strip, x: RowsPlace, y: RowsPlace, beside: RowsPlace) -> RingSizes:
+    return RingSizes(
+        operator=strip.operator,
+        work_at=strip.scratch // ELEMENT,
+        x_at=x.offset // ELEMENT,
+        x_ring=x.rows,
+        x_moves=x.moves,
+        y_at=y.offset // ELEMENT,
+        y_ring=y.rows,
+        y_moves=y.moves,
+        r_at=beside.offset // ELEMENT,
+        r_ring=beside.rows,
+        r_moves=beside.moves,
+    )
+
+
+def _in_places(operands: Sequence[Operand], strip: Strip) -> tuple[Operand, ...]:
+    """Operands, images of the stream by what they lie in."""
+    found = []
+    for kind, argument in operands:
+        place = strip.places.get(argument) if isinstance(argument, ir.Value) else None
+        found.append((kind, argument if place is None else place.argument))
+    return tuple(found)
+
+
+def _calls(
+    kernel: str, before: Operands, strip: Strip, rings: RingSizes, after: Operands, static: tuple[object, ...]
+) -> CallOf:
+    """The call for a number of rows: operands, rings, cursors, the number, further operands."""
+    turning: Operands = (size_operand(rings), ("int64*", strip.cursors))
+
+    def of(rows: int) -> KernelCall:
+        return kernel_call(kernel, (*before, *turning, rows, *after), 1, static)
+
+    return of
+
+
+def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+    lanes = context.target.vector_lanes
+    lines, ends = _Lines.of(form, group, context, strip.rows), nchwc.ends(group, context)
+    shape, parts = lines.shape, lines.parts
+    x, y, beside = _places(group, strip, shape.rows)
+    pixels, taps = shape.places(parts.rows)
+    sizes = nchwc_conv.sizes_of(form, group, shape, parts, ends, lanes, taps.size)
+    x_block = sizes.x_block // shape.h * x.rows
+    sizes = replace(sizes, x_block=x_block, x_image=sizes.x_image // shape.h * x.rows)
+    before: Operands = (
+        ("float32*", x.argument),
+        ("float32*", nchwc_conv.packed_weights(group, shape, parts, lanes, "float32")),
+        ("float32*", y.argument),
+        *_in_places(ends.addends, strip),
+        *of_type("int64*", Constant(pixels.astype(np.int64)), Constant(taps)),
+        size_operand(sizes),
+    )
+    widths = nchwc_conv.widths_of(sizes.out_blocks, parts)
+    return _calls(
+        "app.kernels.cpu.strip_conv:emit",
+        before,
+        strip,
+        _rings(strip, x, y, beside),
+        (("float32*", strip.memory), *_in_places(ends.operands, strip)),
+        (lanes, parts.wide, widths, *ends.static),
+    )
+
+
+def _depthwise_scratch(group: Group, context: PlanningContext, _rows: int) -> int:
+    return nchwc.ends(group, context).buffer * ELEMENT
+
+
+def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+    lanes, axes = context.target.vector_lanes, conv_geometry.of_conv(group)
+    ends, blocks = nchwc.ends(group, context), nchwc.blocks_of(axes.groups, context)
+    sizes = nchwc_depthwise.sizes_of(axes, blocks, ends.buffer, context)
+    x, y, beside = _places(group, strip, sizes.rows)
+    before: Operands = (
+        ("float32*", x.argument),
+        ("float32*", nchwc_depthwise.packed_weights(group, lanes)),
+        ("float32*", y.argument),
+        *_in_places(ends.with_bias(blocks * lanes).addends, strip),
+        size_operand(sizes),
+    )
+    return _calls(
+        "app.kernels.cpu.nchwc_depthwise:emit_strip",
+        before,
+        strip,
+        _rings(strip, x, y, beside),
+        (("float32*", strip.memory), *_in_places(ends.operands, strip)),
+        (*nchwc_depthwise.unrolled(axes, lanes, ends), *ends.static),
+    )
+
+
+def _winograd_cut(form: winograd.Form, group: Group, context: PlanningContext, rows: int) -> WinogradSizes:
+    """Sizes of a strip of so many rows at most, as one block of tiles; work is that of the strip."""
+    axes, ends, lanes = conv_geometry.of_conv(group), nchwc.ends(group, context), context.target.vector_lanes
+    strips = -(-min(rows, axes.out[1]) // form.m)
+    tiling = winograd.cut_tiles(axes, form, context, strips * -(-axes.out[2] // form.m), 1)
+    lines = form.n * max(axes.size[2], axes.out[2]) * lanes
+    work = tiling.m_size + form.n * lanes + _winograd_buffer(form, ends, lanes) + lines + tiling.v_size
+    return winograd.sizes_of(form, axes, tiling, work, ends.flags, context)
+
+
+def _winograd_buffer(form: winograd.Form, ends: nchwc.Ends, lanes: int) -> int:
+    return max(form.n**2 * lanes, ends.buffer)
+
+
+def _winograd_scratch(form: winograd.Form, group: Group, context: PlanningContext, rows: int) -> int:
+    return _winograd_cut(form, group, context, rows).work_step * ELEMENT
+
+
+def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+    lanes, ends = context.target.vector_lanes, nchwc.ends(group, context)
+    sizes = _winograd_cut(form, group, context, strip.rows)
+    x, y, beside = _places(group, strip, sizes.rows)
+    before: Operands = (
+        ("float32*", x.argument),
+        ("float32*", winograd.packed_weights(form, group, context)),
+        ("float32*", y.argument),
+        *_in_places(ends.with_bias(sizes.filters * lanes).addends, strip),
+        size_operand(sizes),
+    )
+    buffer = _winograd_buffer(form, ends, lanes)
+    return _calls(
+        "app.kernels.cpu.strip_winograd:emit",
+        before,
+        strip,
+        _rings(strip, x, y, beside),
+        (("float32*", strip.memory), *_in_places(ends.operands, strip)),
+        (lanes, form.m, form.taps, min(sizes.filters, 2), buffer, *ends.static, form.dtype(context)),
+    )
+
+
+def _pool_rejection(group: Group, context: PlanningContext) -> str | None:
+    """Reason why a pooling is not computed in strips."""
+    if context.threads > 1:
+        return f"{context.threads} threads; strips are computed by one"
+    batch = graph.static_shape(group.anchor.outputs[0])[0]
+    return f"a batch of {batch} images; strips are of one" if batch != 1 else None
+
+
+def _pool_reads(group: Group, _context: PlanningContext) -> RowMaps:
+    g = windows(group.anchor)
+    own = window(g.kernel[1], g.strides[1], g.dilations[1], g.before[1])
+    return ((graph.operand(group.anchor, 0), own),)
+
+
+def _no_scratch(_group: Group, _context: PlanningContext, _rows: int) -> int:
+    return 0
+
+
+def _pool_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+    lanes, g, found = context.target.vector_lanes, windows(group.anchor), window_sizes(group, context)
+    x, y, beside = _places(group, strip, g.out[1])
+    channels = graph.static_shape(graph.operand(group.anchor, 0))[1]
+    blocks = nchwc.blocks_of(channels, context)
+    before: Operands = (
+        *of_type("float32*", x.argument, y.argument),
+        *found.tables,
+        *(blocks, g.size[2], g.out[1], g.out[2], *found.whole, g.dilations[1], g.dilations[2] * lanes),
+    )
+    kernel = "app.kernels.cpu.nchwc_pool:emit_strip"
+    return _calls(kernel, before, strip, _rings(strip, x, y, beside), (), found.static)
+
+
+STRIP_ROWS = (
+    *(
+        StripRow(
+            name,
+            _rejection,
+            _conv_reads,
+            partial(_conv_scratch, nchwc_conv.FORMS[name]),
+            partial(_conv_lower, nchwc_conv.FORMS[name]),
+        )
+        for name in ("conv.blocked", "conv.blocked_stem")
+    ),
+    *(
+        StripRow(
+            form.name,
+            _rejection,
+            _conv_reads,
+            partial(_winograd_scratch, form),
+            partial(_winograd_lower, form),
+            step=form.m,
+        )
+        for form in winograd.FORMS
+        if not form.paired
+    ),
+    StripRow("conv.depthwise_blocked", _rejection, _conv_reads, _depthwise_scratch, _depthwise_lower),
+    *(
+        StripRow(f"{name}.blocked", _pool_rejection, _pool_reads, _no_scratch, _pool_lower)
+        for name in ("max_pool", "average_pool")
+    ),
+)

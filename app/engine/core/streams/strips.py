@@ -1,0 +1,77 @@
+"""Strips of rows: how kernels of an implementation compute some rows of an image at a time."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx_ir as ir
+
+from app.engine.core.calls import Argument, KernelCall, Workspace
+from app.engine.core.group import Group
+from app.engine.memory.rows.geometry import RowMap
+
+if TYPE_CHECKING:
+    from app.engine.core.registry import PlanningContext
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsPlace:
+    """Where rows of a value lie: all of them, or those of a ring; row i in slot i % rows.
+
+    Attributes:
+        argument: the value, or the workspace that holds the ring.
+        offset: byte of the argument where the rows of the first block of channels begin.
+        rows: that a block of channels has there.
+        moves: the first row that a call reads or writes lies in slot 0.
+    """
+
+    argument: Argument
+    offset: int
+    rows: int
+    moves: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strip:
+    """What the calls of a group in a stream have in common.
+
+    Attributes:
+        rows: of the output that a call computes at most.
+        places: of the images that the group reads and writes.
+        cursors: int64 by number of the operator: the row where its next call begins.
+        operator: number of the group.
+        memory: workspace of the stream.
+        scratch: byte of it where the group's scratch begins.
+    """
+
+    rows: int
+    places: Mapping[ir.Value, RowsPlace]
+    cursors: Workspace
+    operator: int
+    memory: Workspace
+    scratch: int = 0
+
+
+RowMaps: TypeAlias = tuple[tuple[ir.Value, RowMap], ...]
+CallOf: TypeAlias = Callable[[int], KernelCall]  # from a number of rows to the call that computes so many
+
+
+@dataclass(frozen=True, slots=True)
+class StripRow:
+    """How an implementation computes strips of rows.
+
+    Attributes:
+        name: of the implementation; results are the same bit by bit.
+        rejection: reason why the group cannot be computed so, or None; the implementation applies to it.
+        reads: images that the group reads, in order, and which of their rows a row of the output needs.
+        scratch: bytes that a call of so many rows needs while it runs.
+        lower: the call for a number of rows, at most those of the strip; one thread runs it.
+        step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
+    """
+
+    name: str
+    rejection: Callable[[Group, "PlanningContext"], str | None]
+    reads: Callable[[Group, "PlanningContext"], RowMaps]
+    scratch: Callable[[Group, "PlanningContext", int], int]
+    lower: Callable[[Group, "PlanningContext", Strip], CallOf]
+    step: int = 1

@@ -1,0 +1,127 @@
+"""Offsets of the rings of a streamed segment and of the scratch of its calls: the workspace of its step."""
+
+from dataclasses import dataclass
+
+from app.engine.memory.portfolio import solve
+from app.engine.memory.problem import Buffer, Problem
+from app.engine.memory.rows.loops import Item, rolled
+from app.engine.memory.rows.schedule import RowRing, Schedule
+
+ALIGNMENT = 64  # byte, of each ring
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Offsets in one block of `nbytes`; inputs and outputs of the segment are whole values beside it.
+
+    Attributes:
+        rings: offset of each ring of the schedule, in the same order.
+        scratch: offset of the scratch of each operator; None for one without.
+        lower_bound: bytes of rings and scratch that are alive during one call.
+    """
+
+    schedule: Schedule
+    program: tuple[Item, ...]
+    rings: tuple[int, ...]
+    scratch: tuple[int | None, ...]
+    nbytes: int
+    lower_bound: int
+
+    @property
+    def by_value(self) -> dict[str, tuple[RowRing, int]]:
+        """RowRing and offset of each value that has one."""
+        placed = zip(self.schedule.rings, self.rings, strict=True)
+        return {v: (ring, offset) for ring, offset in placed for v in ring.values}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Members that are never alive during the same call, at one offset: transients and scratch take turns.
+
+    `members` are numbers of rings, then of operators with scratch; `live` has a bit for each call.
+    """
+
+    members: tuple[int, ...]
+    live: int
+    nbytes: int
+
+    def buffer(self, name: str, begin: int, alignment: int) -> Buffer:
+        """The place as a buffer that lives from its first to its last call, `begin` being call 0."""
+        first, after = (self.live & -self.live).bit_length() - 1, self.live.bit_length()
+        return Buffer(name, begin + first, begin + after, self.nbytes, alignment)
+
+
+def workspace(schedule: Schedule, alignment: int = ALIGNMENT) -> Workspace:
+    """Place the rings and the scratch of a schedule in memory of their own."""
+    items = ring_items(schedule)
+    places = shared_places(items)
+    solution = solve(Problem(tuple(p.buffer(str(i), 0, alignment) for i, p in enumerate(places))))
+    offsets = [solution.offsets[str(i)] for i in range(len(places))]
+    bound = _most_alive(items, len(schedule.calls), alignment)
+    return located(schedule, places, offsets, solution.peak, bound)
+
+
+def located(
+    schedule: Schedule, places: list[Place], offsets: list[int], nbytes: int, bound: int
+) -> Workspace:
+    """The workspace of a schedule whose places have offsets."""
+    rings = len(schedule.rings)
+    found: list[int | None] = [None] * (rings + len(schedule.segment.operators))
+    for place, offset in zip(places, offsets, strict=True):
+        for member in place.members:
+            found[member] = offset
+    placed = tuple(o for o in found[:rings] if o is not None)
+    return Workspace(schedule, rolled(schedule.calls), placed, tuple(found[rings:]), nbytes, bound)
+
+
+def ring_items(schedule: Schedule) -> list[tuple[int, int]]:
+    """Live calls as bits, and bytes, of each ring and then of the scratch of each operator."""
+    running = [0] * len(schedule.segment.operators)
+    for i, call in enumerate(schedule.calls):
+        running[call.operator] |= 1 << i
+    items = [(_calls_of(ring), ring.nbytes) for ring in schedule.rings]
+    return items + [(running[i], o.scratch) for i, o in enumerate(schedule.segment.operators)]
+
+
+def _calls_of(ring: RowRing) -> int:
+    """The calls during which a ring holds rows, as bits."""
+    return sum((1 << last + 1) - (1 << first) for first, last in ring.runs)
+
+
+def shared_places(items: list[tuple[int, int]]) -> list[Place]:
+    """Items of (live calls, bytes) that share a place: largest first, in the first where none is alive.
+
+    Items without bytes or calls have no place.
+    """
+    places: list[Place] = []
+    for i in sorted(range(len(items)), key=lambda i: (-items[i][1], i)):
+        live, nbytes = items[i]
+        if not live or not nbytes:
+            continue
+        for k, place in enumerate(places):
+            if not place.live & live:
+                places[k] = Place((*place.members, i), place.live | live, place.nbytes)
+                break
+        else:
+            places.append(Place((i,), live, nbytes))
+    return places
+
+
+def _most_alive(items: list[tuple[int, int]], calls: int, alignment: int) -> int:
+    """The largest sum of extents alive during one call."""
+    change = [0] * (calls + 1)
+    for live, nbytes in items:
+        extent = -(-nbytes // alignment) * alignment
+        for i in _edges(live, calls):
+            change[i] += extent if live >> i & 1 else -extent
+    most = total = 0
+    for delta in change:
+        total += delta
+        most = max(most, total)
+    return most
+
+
+def _edges(live: int, calls: int) -> list[int]:
+    """The calls at which a set of calls begins or has ended."""
+    edges = live ^ (live << 1)
+    return [i for i in range(calls + 1) if edges >> i & 1]

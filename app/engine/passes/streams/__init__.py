@@ -1,0 +1,1 @@
+"""Streams of a plan: groups that run on strips of rows."""

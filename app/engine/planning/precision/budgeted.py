@@ -1,0 +1,163 @@
+"""A job's model with each product in the precision that an error budget allows, before it is planned."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.core.pipeline import Progress
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.planning.expansion import expanded
+from app.engine.planning.precision import seconds, sites
+from app.engine.planning.precision.candidates import offered, saturates
+from app.engine.planning.precision.samples import Sample, Samples, samples
+from app.engine.planning.precision.search import Budget, Found, Machine, Search
+from app.engine.planning.precision.simulation import Simulation
+from app.engine.planning.precision.summary import precision_json
+from app.engine.report.onnx import export
+from app.engine.types.errors import InputError
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import Target
+from app.kernels.cpu.runtime.compiler import Compiler
+
+QUANTIZED = "quantized.onnx"
+PHASE = "load: choosing precisions"  # progress of the phase before the colon
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Budgeted:
+    """A model under an error budget.
+
+    Attributes:
+        path: of the quantized model; None where float32 is kept.
+        sample: inputs that no level was chosen on.
+        report: the document precision.json.
+    """
+
+    path: Path | None
+    sample: Sample
+    report: Json
+
+
+def budgeted(
+    path: Path,
+    external: Mapping[str, Path],
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    folder: Path,
+    compiler: Compiler | None,
+    progress: Progress,
+) -> Budgeted:
+    """Choose the precision of each product; the quantized model is written into `folder`.
+
+    `compiler` is None where the program does not run here: times are then predicted, errors simulated.
+
+    Raises:
+        InputError: the samples do not fit the model, or its shapes are a region.
+        GraphError: onnxruntime does not run the model.
+    """
+    if bindings.region is not None:
+        raise InputError("an error budget needs inputs of one shape, not a region", pointer="/input_shapes")
+    plain: list[ir.Model] = []
+    loaded = expanded(load(path, external=external), bindings)
+    compilation = session.canonical(
+        loaded,
+        target,
+        options,
+        bindings,
+        load_registry(),
+        before_rewrites=lambda model: plain.append(graph.copied(model)),
+    )
+    given = samples(compilation, bindings, options.seed)
+    (model,) = plain
+    products = sites.sites(model)
+    budget = Budget(options.error_budget or 0.0, options.error_metric)
+    found = Found(products)
+    if products:
+        with tempfile.TemporaryDirectory() as scratch:
+            planner = _Planner(target, options, bindings, Path(scratch), products, given, compiler)
+            simulation = Simulation(model, products, Path(scratch), options.threads)
+            machine = _machine(planner, progress)
+            found = Search(model, products, given, budget, simulation, machine).run()
+    written = None
+    if found.chosen is not None:
+        written = folder / QUANTIZED
+        export(found.chosen.model, written)
+    measured = compiler is not None and options.timings != "predicted"
+    report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
+    return Budgeted(written, given.held_back[0], report)
+
+
+def _machine(planner: "_Planner", progress: Progress) -> Machine:
+    return Machine(
+        offered(planner.target),
+        saturates(planner.target),
+        planner.plan,
+        planner.seconds,
+        planner.outputs,
+        planner.race,
+        lambda done, total: progress(PHASE, done, total),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Plans and runs models of a search; each goes through a file, as a model of a job does."""
+
+    target: Target
+    options: Options
+    bindings: Bindings
+    scratch: Path
+    products: tuple[sites.Site, ...]
+    given: Samples
+    compiler: Compiler | None
+
+    @property
+    def measures(self) -> bool:
+        """True if seconds are measured."""
+        return self.compiler is not None and self.options.timings != "predicted"
+
+    def plan(self, model: ir.Model) -> Program:
+        """The program of a model."""
+        path = self.scratch / "planned.onnx"
+        export(model, path)
+        compilation = session.canonical(load(path), self.target, self.options, self.bindings, load_registry())
+        if self.compiler is not None and self.measures:
+            compilation = session.measured(compilation, self.options, self.compiler)
+        return session.planned(compilation, self.options)
+
+    def seconds(self, programs: Sequence[Program]) -> list[Mapping[str, float]]:
+        """Seconds by site of programs that take turns, as measured, or predicted."""
+        spent = [[step.choice.seconds for step in program.steps] for program in programs]
+        if self.compiler is not None and self.measures:
+            spent = seconds.step_seconds(programs, self.compiler, self.given.held_back[0])
+        return [seconds.by_site(p, own, self.products) for p, own in zip(programs, spent, strict=True)]
+
+    def outputs(self, program: Program) -> Sequence[Mapping[str, object]] | None:
+        """Outputs on the samples held back."""
+        if self.compiler is None:
+            return None
+        free = {v.name for v in program.compilation.graph.inputs}
+        with closing(session.bound(program, self.compiler)) as executor:
+            return [
+                executor.run({k: v for k, v in sample.items() if k in free})
+                for sample in self.given.held_back
+            ]
+
+    def race(self, program: Program, float32: Program) -> tuple[list[float], list[float]] | None:
+        """Seconds of both in turns."""
+        if self.compiler is None or not self.measures:
+            return None
+        own, other = seconds.raced([program, float32], self.compiler, self.given.held_back[0])
+        return own, other

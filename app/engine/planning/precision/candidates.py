@@ -1,0 +1,71 @@
+"""Precisions that a product with constant weights may be computed in, as rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from app.engine.types.saturation import VNNI
+from app.engine.types.target import Target
+
+# How the first operand is rounded: not, by a scale from calibration, or by that of each run's own range.
+Activation: TypeAlias = Literal["float32", "static", "dynamic"]
+
+MATMULS = ("MatMul", "Gemm")
+PRODUCTS = ("Conv", *MATMULS)
+FLOAT32 = "f32"
+NARROW_BITS = 7  # of weights whose pairs of products with uint8 fit int16: 2 x 255 x 63 < 2^15
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A precision of a product.
+
+    Attributes:
+        name: in the report.
+        bits: of weights, which are signed; one zero point, 0.
+        block: steps of the reduction that share a scale; 0: one scale for each output channel.
+        activation: how the first operand is rounded, to uint8.
+        beside: whether other readers of a rounded activation read it in float32 still.
+        ops: the operators that it applies to.
+    """
+
+    name: str
+    bits: int
+    block: int
+    activation: Activation
+    beside: bool
+    ops: tuple[str, ...]
+
+    @property
+    def largest(self) -> int:
+        """Largest magnitude of a weight."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    def weight_bytes(self, elements: int, channels: int) -> int:
+        """Bytes of weights and scales of a product with so many weights for so many output channels."""
+        scales = -(-elements // self.block) if self.block else channels
+        return elements * (4 if self.bits < NARROW_BITS else 8) // 8 + 4 * scales
+
+
+# Those that round an activation alike: the more exact first. One that saves no time over it is not offered.
+CANDIDATES: tuple[Candidate, ...] = (
+    Candidate("int8-beside-f32", 8, 0, "static", True, PRODUCTS),
+    Candidate("int8", 8, 0, "static", False, PRODUCTS),
+    Candidate("int8-7bit-weights", NARROW_BITS, 0, "static", False, PRODUCTS),
+    Candidate("int8-dynamic", 8, 0, "dynamic", True, MATMULS),
+    Candidate("w8-block32", 8, 32, "float32", True, MATMULS),
+    Candidate("w4-block32", 4, 32, "float32", True, MATMULS),
+    Candidate("w4-block64", 4, 64, "float32", True, MATMULS),
+    Candidate("w4-block128", 4, 128, "float32", True, MATMULS),
+)
+BY_NAME: Mapping[str, Candidate] = {row.name: row for row in CANDIDATES}
+
+
+def saturates(target: Target) -> bool:
+    """True for x86 without VNNI: other runtimes add pairs of products of uint8 and int8 in 16 bits there."""
+    return target.device == "cpu" and "avx2" in target.isa and not VNNI & set(target.isa)
+
+
+def offered(target: Target) -> tuple[Candidate, ...]:
+    """Candidates for a target: weights of 7 bits help only where pairs of products are added in 16 bits."""
+    return tuple(row for row in CANDIDATES if row.bits != NARROW_BITS or saturates(target))

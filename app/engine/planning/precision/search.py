@@ -1,0 +1,408 @@
+"""Choice of a precision for every site: measured seconds, simulated errors, a budget, and a check by running.
+
+Noise of single sites, the share of an output's power that their rounding adds, is taken to add; the choice of
+least time under a bound on the sum is a knapsack. A bound is tried by simulating the whole choice on samples
+held back, so that what the sum misses is seen; the largest whose error is within the budget is found by
+bisection. What is chosen is planned, run against float32 on these samples, and timed in turns with it.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from app.engine.core.program import Program
+from app.engine.planning.precision import metrics, ranges, second_order
+from app.engine.planning.precision.candidates import FLOAT32, Activation, Candidate
+from app.engine.planning.precision.knapsack import Option, choose
+from app.engine.planning.precision.qdq import Assignment, Quantities, quantized
+from app.engine.planning.precision.ranges import RULES, Levels, Observed
+from app.engine.planning.precision.samples import Samples
+from app.engine.planning.precision.simulation import Simulation
+from app.engine.planning.precision.sites import Site
+from app.engine.planning.precision.weights import Rounded, rounded
+from app.engine.types.options import ErrorMetric
+
+MARGIN = 0.9  # share of the budget that the error found may take: that on other samples may be larger
+GAIN = 0.96  # of a site's seconds in a more exact precision, above which one is not worth its rounding
+SEARCHED = 2  # samples of the calibration that errors of single sites are measured on
+OBSERVED = 4  # the same, that inputs of sites are kept of for rounding by second order
+HALVINGS = 14  # bounds that the front is made of, each half of the one before
+BISECTIONS = 6  # of the bound, around the budget
+FASTER = 0.99  # of the time of float32 in alternating runs, that a choice may take at most
+ROUNDS = 4  # choices that are planned and checked, each with seconds as the one before had them
+OUTLIER = 100.0  # times what 99.9 % of a tensor's elements stay below, that is warned of
+
+Array = np.ndarray[Any, Any]
+
+Plan: TypeAlias = Callable[[ir.Model], Program]
+# Seconds by site of programs that take turns; of what belongs to none by the empty name.
+Seconds: TypeAlias = Callable[[Sequence[Program]], Sequence[Mapping[str, float]]]
+# Outputs of a program on samples, None where it does not run here.
+Outputs: TypeAlias = Callable[[Program], Sequence[Mapping[str, object]] | None]
+# Seconds of two programs that take turns, None where they do not run here.
+Race: TypeAlias = Callable[[Program, Program], tuple[list[float], list[float]] | None]
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Candidates for a machine, and how programs for it are made, run and timed."""
+
+    candidates: Sequence[Candidate]
+    unsigned: bool  # see Quantities
+    plan: Plan
+    seconds: Seconds
+    outputs: Outputs
+    race: Race
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An error that outputs may have, and how it is measured."""
+
+    error: float
+    metric: ErrorMetric
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A choice of precisions.
+
+    Attributes:
+        assignment: candidates by site; others are float32.
+        seconds: sum of the steps of all sites, each as last measured in its precision.
+        error: simulated on the samples held back.
+        gap: share of `seconds` that a better choice under the same bound on noise could save at most.
+    """
+
+    assignment: Assignment
+    seconds: float
+    error: float
+    gap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A planned point: error of its program on the samples held back, and seconds in turns with float32.
+
+    `error` is None where the program does not run here, `seconds` too.
+    """
+
+    point: Point
+    program: Program
+    model: ir.Model
+    error: float | None
+    seconds: tuple[float, float] | None  # of this program and of float32, medians
+    rejection: str | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """Ratio of seconds in float32 over own."""
+        return None if self.seconds is None else self.seconds[1] / self.seconds[0]
+
+
+@dataclass
+class Found:
+    """All that a search knows at its end."""
+
+    sites: tuple[Site, ...]
+    seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by site and candidate, f32 too
+    rest: float = 0.0  # seconds of what belongs to no site
+    noise: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by site and candidate
+    alone: Mapping[tuple[str, str], float] = field(default_factory=dict)  # error in the budget's metric
+    rules: Mapping[str, str] = field(default_factory=dict)  # rule of the levels, by activation
+    front: tuple[Point, ...] = ()
+    whole: Mapping[str, Point] = field(default_factory=dict)  # all sites that can in one precision
+    chosen: Checked | None = None
+    tried: tuple[Checked, ...] = ()
+    warnings: tuple[str, ...] = ()
+    in_turn: frozenset[tuple[str, str]] = frozenset()  # whose weights are rounded by second order
+
+
+class Search:
+    """The search for one model; `simulation` and `machine` run what it asks for."""
+
+    def __init__(
+        self,
+        plain: ir.Model,
+        sites: tuple[Site, ...],
+        samples: Samples,
+        budget: Budget,
+        simulation: Simulation,
+        machine: Machine,
+    ) -> None:
+        self._plain, self._sites, self._budget = plain, sites, budget
+        self._samples, self._simulation, self._machine = samples, simulation, machine
+        self._levels: dict[str, Levels] = {}
+        self._weights: dict[tuple[str, str], Rounded] = {}
+        self._quantities = Quantities(self._levels, self._weights, machine.unsigned)
+        self._found = Found(sites)
+        self._exact = {k: [self._run({}, s) for s in part] for k, part in self._parts().items()}
+        self._errors: dict[tuple[tuple[str, str], ...], float] = {}
+        self._seconds: dict[str, dict[str, float]] = {}
+        self._done = 0
+
+    def run(self) -> Found:
+        """Find the choice; `chosen` stays None where float32 is best."""
+        found = self._found
+        observed = self._observed()
+        self._levels.update({name: ranges.min_max(seen) for name, seen in observed.items()})
+        found.warnings = tuple(_warnings(observed))
+        self._weights.update({(s.name, r.name): rounded(s, r) for s in self._sites for r in self._rows(s)})
+        float32, offered = self._timed()
+        if not any(offered.values()):
+            return found
+        found.rules = self._calibrated(observed, offered)
+        self._measure_noise(offered)
+        found.whole = self._whole(offered)
+        self._check(float32, offered)
+        found.front = pareto(self._point(dict(key)) for key in self._errors)
+        return found
+
+    def _rows(self, site: Site) -> list[Candidate]:
+        """Candidates that apply to a site, the more exact first."""
+        return [row for row in self._machine.candidates if site.rejection(row) is None]
+
+    def _parts(self) -> dict[str, tuple[Mapping[str, object], ...]]:
+        return {"search": self._samples.calibration[:SEARCHED], "held back": self._samples.held_back}
+
+    def _run(self, assignment: Assignment, sample: Mapping[str, object]) -> dict[str, object]:
+        return self._simulation.outputs_of(sample, assignment, self._quantities)
+
+    def _step(self, total: int) -> None:
+        self._done += 1
+        self._machine.progress(min(self._done, total), total)
+
+    def _timed(self) -> tuple[Program, dict[str, tuple[Candidate, ...]]]:
+        """The program in float32, and by site the candidates that are faster."""
+        float32 = self._machine.plan(self._plain)
+        (base,) = self._machine.seconds([float32])
+        self._seconds = {s.name: {FLOAT32: base[s.name]} for s in self._sites}
+        self._found.seconds, self._found.rest = self._seconds, base[""]
+        for row in self._machine.candidates:
+            assignment = {s.name: row.name for s in self._sites if s.rejection(row) is None}
+            if assignment:
+                self._time(assignment, self._machine.plan(self._model(assignment)), float32)
+        return float32, {s.name: tuple(worth(self._rows(s), self._seconds[s.name])) for s in self._sites}
+
+    def _time(self, assignment: Assignment, program: Program, float32: Program) -> None:
+        """Note seconds of assigned sites, by their ratio to those in float32 measured in the same turns."""
+        own, other = self._machine.seconds([program, float32])
+        for name, candidate in assignment.items():
+            spent = self._seconds[name]
+            ratio = own[name] / other[name] if other[name] else 1.0
+            spent[candidate] = spent[FLOAT32] * ratio
+
+    def _model(self, assignment: Assignment) -> ir.Model:
+        return quantized(self._plain, self._sites, assignment, self._quantities)
+
+    def _noise(self, assignment: Assignment, most: int = SEARCHED) -> tuple[float, float]:
+        """Noise and error of an assignment on the first samples of the search."""
+        samples, exact = self._parts()["search"][:most], self._exact["search"][:most]
+        made = [self._run(assignment, sample) for sample in samples]
+        noises = [metrics.noise(a, b) for a, b in zip(exact, made, strict=True)]
+        return max(noises), metrics.worst(self._budget.metric, exact, made)
+
+    def _calibrated(
+        self, observed: Mapping[str, Observed], offered: Mapping[str, Sequence[Candidate]]
+    ) -> dict[str, str]:
+        """Levels of each activation by the rule whose outputs have least noise; names of the rules."""
+        readers: dict[str, dict[str, str]] = {}
+        for site in self._sites:
+            static = [row.name for row in offered[site.name] if row.activation == "static"]
+            if static:
+                readers.setdefault(site.activation, {})[site.name] = static[0]
+        chosen = {}
+        for name, assignment in readers.items():
+            best: tuple[float, str, Levels] | None = None
+            tried: dict[Levels, str] = {}
+            for rule, levels_of in RULES.items():
+                tried.setdefault(levels_of(observed[name]), rule)
+            for levels, rule in tried.items():
+                self._levels[name] = levels
+                noise = self._noise(assignment, most=1)[0] if len(tried) > 1 else 0.0
+                if best is None or noise < best[0]:
+                    best = noise, rule, levels
+            if best is not None:
+                _, chosen[name], self._levels[name] = best
+            self._step(len(readers) + len(self._sites))
+        return chosen
+
+    def _measure_noise(self, offered: Mapping[str, Sequence[Candidate]]) -> None:
+        noise: dict[tuple[str, str], float] = {}
+        alone: dict[tuple[str, str], float] = {}
+        in_turn = set()
+        kept = self._inputs(offered)
+        for site in self._sites:
+            for row in offered[site.name]:
+                key = site.name, row.name
+                noise[key], alone[key] = self._noise({site.name: row.name})
+                if site.name not in kept:
+                    continue
+                begun = self._weights[key]
+                self._weights[key] = self._updated(site, row, kept[site.name])
+                found = self._noise({site.name: row.name})
+                if found[0] < noise[key]:
+                    noise[key], alone[key] = found
+                    in_turn.add(key)
+                else:
+                    self._weights[key] = begun
+            self._step(len(self._levels) + len(self._sites))
+        self._found.noise, self._found.alone, self._found.in_turn = noise, alone, frozenset(in_turn)
+
+    def _inputs(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, list[Array]]:
+        """Some inputs of each site that may be rounded by second order, from the calibration."""
+        samples = self._samples.calibration[:OBSERVED]
+        rows = {s: second_order.kept_rows(s) // len(samples) for s in self._sites if offered[s.name]}
+        found: dict[str, list[Array]] = {s.name: [] for s, count in rows.items() if count}
+
+        def keep(name: str, x: Array) -> None:
+            for site, count in rows.items():
+                if site.activation == name and count:
+                    own = found[site.name]
+                    own.append(second_order.inputs(site, x, count, len(own)))
+
+        self._simulation.observe(samples, keep)
+        return found
+
+    def _updated(self, site: Site, row: Candidate, inputs: Sequence[Array]) -> Rounded:
+        """Weights rounded by second order on inputs as the product reads them."""
+        x = np.concatenate(list(inputs), axis=1)
+        read = self._levels[site.activation].rounded(x) if row.activation == "static" else x
+        return second_order.updated(site, row, self._weights[site.name, row.name], x, read)
+
+    def _observed(self) -> dict[str, Observed]:
+        """What the activations of sites are on the samples of the calibration."""
+        found = {site.activation: Observed() for site in self._sites}
+        self._simulation.observe(self._samples.calibration, lambda name, x: found[name].add(x))
+        return found
+
+    def _point(self, assignment: Assignment, gap: float = 0.0) -> Point:
+        """The point of an assignment, at the seconds of sites as they are known by now."""
+        key = tuple(sorted(assignment.items()))
+        if key not in self._errors:
+            made = [self._run(assignment, sample) for sample in self._samples.held_back]
+            self._errors[key] = metrics.worst(self._budget.metric, self._exact["held back"], made)
+        seconds = sum(self._seconds[s.name][assignment.get(s.name, FLOAT32)] for s in self._sites)
+        return Point(dict(assignment), seconds + self._found.rest, self._errors[key], gap)
+
+    def _within(self, bound: float, offered: Mapping[str, Sequence[Candidate]]) -> Point:
+        """The fastest choice whose summed noise is within a bound."""
+        seconds, noise = self._seconds, self._found.noise
+        items = [
+            [
+                Option(seconds[s.name][FLOAT32], 0.0),
+                *(Option(seconds[s.name][r.name], noise[s.name, r.name]) for r in offered[s.name]),
+            ]
+            for s in self._sites
+        ]
+        best = choose(items, bound)
+        if best is None:
+            return self._point({})
+        taken = {
+            s.name: offered[s.name][k - 1].name for s, k in zip(self._sites, best.indices, strict=True) if k
+        }
+        return self._point(taken, best.gap)
+
+    def _sweep(self, offered: Mapping[str, Sequence[Candidate]]) -> Point:
+        """Points over bounds on noise; the fastest found that the simulation has within the budget."""
+        noises = [
+            max((self._found.noise[s.name, r.name] for r in offered[s.name]), default=0.0)
+            for s in self._sites
+        ]
+        total = math.fsum(n for n in noises if n < math.inf) or 1.0
+        limit = MARGIN * self._budget.error
+        bounds = [total * 0.5**k for k in range(HALVINGS)]
+        points = [self._within(bound, offered) for bound in bounds]
+        fits = [point.error <= limit for point in points]
+        if True in fits and not fits[0]:
+            high, low = bounds[fits.index(True) - 1], bounds[fits.index(True)]
+            for _ in range(BISECTIONS):
+                middle = (high * low) ** 0.5
+                points.append(self._within(middle, offered))
+                high, low = (high, middle) if points[-1].error <= limit else (middle, low)
+        within = [point for point in points if point.error <= limit]
+        return min(within, key=lambda p: (p.seconds, p.error), default=self._point({}))
+
+    def _check(self, float32: Program, offered: Mapping[str, Sequence[Candidate]]) -> None:
+        """Plan and run the best point; with the seconds that its sites then take, choose again."""
+        tried: dict[tuple[tuple[str, str], ...], Checked] = {}
+        for _ in range(ROUNDS):
+            point = self._sweep(offered)
+            key = tuple(sorted(point.assignment.items()))
+            if key in tried or not point.assignment:
+                break
+            tried[key] = checked = self._planned(point, float32)
+            if checked.error is not None and checked.error > self._budget.error:
+                self._errors[key] = checked.error  # what simulation missed
+            self._time(point.assignment, checked.program, float32)
+        self._found.tried = tuple(tried.values())
+        good = [checked for checked in tried.values() if checked.rejection is None]
+        self._found.chosen = max(good, key=lambda c: c.speedup or 0.0, default=None)
+
+    def _whole(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, Point]:
+        """Points that have one precision wherever it is offered."""
+        found = {}
+        for row in self._machine.candidates:
+            assignment = {s.name: row.name for s in self._sites if row in offered[s.name]}
+            if assignment:
+                found[row.name] = self._point(assignment)
+        return found
+
+    def _planned(self, point: Point, float32: Program) -> Checked:
+        model = self._model(point.assignment)
+        program = self._machine.plan(model)
+        checked = Checked(point, program, model, None, None)
+        outputs = self._machine.outputs(program)
+        if outputs is None:
+            return checked
+        error = metrics.worst(self._budget.metric, self._exact["held back"], outputs)
+        checked = replace(checked, error=error)
+        if error > self._budget.error:
+            told = f"its program has an error of {error:.3g}, the budget is {self._budget.error:g}"
+            return replace(checked, rejection=told)
+        taken = self._machine.race(program, float32)
+        if taken is None:
+            return checked
+        ratios = [own / other for own, other in zip(*taken, strict=True)]
+        ratio, base = statistics.median(ratios), statistics.median(taken[1])
+        checked = replace(checked, seconds=(ratio * base, base))
+        if ratio > FASTER:
+            told = f"it is not faster than float32, taking {ratio:.3f} times as long in alternating runs"
+            return replace(checked, rejection=told)
+        return checked
+
+
+def worth(rows: Sequence[Candidate], seconds: Mapping[str, float]) -> Iterator[Candidate]:
+    """Candidates that save time over float32, and over more exact ones that round activations alike."""
+    least: dict[Activation, float] = {}
+    for row in rows:
+        spent = seconds[row.name]
+        if spent < GAIN * min(seconds[FLOAT32], least.get(row.activation, math.inf)):
+            yield row
+            least[row.activation] = spent
+
+
+def pareto(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points of which none is both faster and more accurate, the fastest first."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.seconds, p.error)):
+        if not found or point.error < found[-1].error:
+            found.append(point)
+    return tuple(found)
+
+
+def _warnings(observed: Mapping[str, Observed]) -> Iterator[str]:
+    for name, seen in observed.items():
+        if seen.constant:
+            yield f"activation {name!r} is {seen.low:g} on all samples: its levels follow from that alone"
+            continue
+        told = ranges.outlier(seen, OUTLIER)
+        if told is not None:
+            yield f"activation {name!r}: {told}"

@@ -1,0 +1,90 @@
+"""Seconds of sites in a program, measured step by step; those of conversions count with a site."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+
+from app.engine.core.program import Program, Step
+from app.engine.planning import session
+from app.engine.planning.precision.sites import Site
+from app.kernels.cpu.runtime.compiler import Compiler
+
+RUNS = 15  # of a program, of which each step counts by its least
+ROUNDS = 31  # runs of each of two programs, taking turns
+
+
+def step_seconds(
+    programs: Sequence[Program], compiler: Compiler, inputs: Mapping[str, object]
+) -> list[list[float]]:
+    """Least seconds of the steps of each program, which take turns on this machine."""
+    with ExitStack() as stack:
+        executors = _bound(programs, compiler, inputs, stack)
+        runs = [[executor.step_seconds() for executor in executors] for _ in range(RUNS)]
+    return [[min(column) for column in zip(*own, strict=True)] for own in zip(*runs, strict=True)]
+
+
+def by_site(program: Program, seconds: Sequence[float], sites: Sequence[Site]) -> dict[str, float]:
+    """Seconds of each site; `""` is what belongs to none.
+
+    A step without a site, a conversion or a pooling, counts with the first site that reads what it makes,
+    else with the one whose result it reads: the same rule for every program of a model.
+    """
+    names = {site.name for site in sites}
+    owners = [_sites_of(step, names) for step in program.steps]
+    readers: dict[str | None, list[int]] = {}
+    writer: dict[str | None, int] = {}
+    for step in program.steps:
+        for value in step.group.inputs:
+            readers.setdefault(value.name, []).append(step.index)
+        for value in step.group.outputs:
+            writer[value.name] = step.index
+    for step in reversed(program.steps):
+        if not owners[step.index]:
+            behind = [owners[r] for v in step.group.outputs for r in readers.get(v.name, [])]
+            owners[step.index] = next((owner for owner in behind if owner), ())
+    for step in program.steps:
+        if not owners[step.index]:
+            before = [owners[writer[v.name]] for v in step.group.inputs if v.name in writer]
+            owners[step.index] = next((owner for owner in before if owner), ())
+    found = dict.fromkeys(("", *names), 0.0)
+    for step, spent in zip(program.steps, seconds, strict=True):
+        for owner in owners[step.index] or ("",):
+            found[owner] += spent / max(len(owners[step.index]), 1)
+    return found
+
+
+def _sites_of(step: Step, names: set[str]) -> tuple[str, ...]:
+    """Sites that a step computes: nodes that replace another have its name, or that and a number."""
+    found: dict[str, None] = {}
+    for node in step.group.nodes:
+        name = node.name or ""
+        while name not in names and "." in name and name.rpartition(".")[2].isdigit():
+            name = name.rpartition(".")[0]
+        if name in names:
+            found[name] = None
+    return tuple(found)
+
+
+def raced(programs: Sequence[Program], compiler: Compiler, inputs: Mapping[str, object]) -> list[list[float]]:
+    """Seconds of ROUNDS runs of each program, taking turns."""
+    found: list[list[float]] = [[] for _ in programs]
+    with ExitStack() as stack:
+        executors = _bound(programs, compiler, inputs, stack)
+        for _ in range(ROUNDS):
+            for executor, taken in zip(executors, found, strict=True):
+                started = time.perf_counter()
+                executor.infer()
+                taken.append(time.perf_counter() - started)
+    return found
+
+
+def _bound(
+    programs: Sequence[Program], compiler: Compiler, inputs: Mapping[str, object], stack: ExitStack
+) -> list[session.Running]:
+    """Programs in memory, fed and run once; the stack closes them."""
+    executors = [stack.enter_context(closing(session.bound(p, compiler))) for p in programs]
+    for program, executor in zip(programs, executors, strict=True):
+        free = {v.name for v in program.compilation.graph.inputs}
+        executor.feed({k: v for k, v in inputs.items() if k in free})
+        executor.infer()
+    return executors

@@ -1,0 +1,126 @@
+"""Streams that save memory: consecutive groups of a plan, cut into segments by bytes and seconds.
+
+Seconds are predicted from those of whole groups, see `app.engine.cost.strips`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.engine.core import graph
+from app.engine.core.cache import Cache
+from app.engine.core.calls import workspace_bytes
+from app.engine.core.plan import Compilation
+from app.engine.core.program import Program
+from app.engine.core.registry import PlanningContext
+from app.engine.core.streams.stream_group import StreamPart
+from app.engine.cost.strips import predicted
+from app.engine.memory.rows.cuts import Cuts, pareto_cuts
+from app.engine.memory.rows.geometry import RowOperator, Segment
+from app.engine.passes.streams.segments import segment_of, strips_of
+from app.engine.types.options import Streamed
+
+PIXELS = (1, 56, 224)  # of an output that a strip has at least, in whole rows
+CROSSING = 2  # values at a cut of a segment
+MOST = 8  # proposals
+
+Streams = tuple[Streamed, ...]
+
+
+def proposals(program: Program) -> tuple[Streams, ...]:
+    """Streams in place of groups of a plan that has none, of more bytes and less time first.
+
+    A plan for a region of shapes has none: rings have the rows of one shape.
+    """
+    if program.compilation.bindings.region is not None:
+        return ()
+    runs = [_Run(parts, program.compilation) for parts in _consecutive(program)]
+    labels = {run: run.cuts() for run in runs}
+    limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)
+    found: dict[Streams, None] = {}
+    for limit in limits[:: max(len(limits) // MOST, 1)] + limits[-1:]:
+        streams = [_streams(_fastest(cuts, limit)) for cuts in labels.values() if cuts]
+        if made := tuple(s for one in streams for s in one):
+            found[made] = None
+    return tuple(found)
+
+
+def _consecutive(program: Program) -> list[list[StreamPart]]:
+    """Steps that follow one another and have strips; two at least."""
+    compilation = program.compilation
+    context = PlanningContext.of(compilation, compilation.plan.require("storage"))
+    runs: list[list[StreamPart]] = [[]]
+    for step in program.steps:
+        strips = strips_of(step.group, step.choice, compilation, context)
+        if isinstance(strips, str):
+            runs.append([])
+        else:
+            runs[-1].append(StreamPart(step.group, step.choice, strips, strips.step))
+    return [run for run in runs if len(run) > 1]
+
+
+def _fastest(cuts: Sequence[Cuts], limit: int) -> Cuts:
+    """Of those that take no more than the limit, or of the smallest, the fastest."""
+    least = max(limit, min(c.nbytes for c in cuts))
+    return min((c for c in cuts if c.nbytes <= least), key=lambda c: (c.seconds, c.nbytes))
+
+
+def _streams(cuts: Cuts) -> Streams:
+    """Segments of more than one group."""
+    return tuple(
+        Streamed(
+            tuple(o.name for o in part.segment.operators), tuple(o.strip for o in part.segment.operators)
+        )
+        for part in cuts.parts
+        if part.end - part.begin > 1
+    )
+
+
+class _Run:
+    """Consecutive groups as one segment, to be cut."""
+
+    def __init__(self, parts: Sequence[StreamPart], compilation: Compilation) -> None:
+        self._parts = {part.group.name: part for part in parts}
+        self._compilation = compilation
+        self._context = PlanningContext.of(compilation, compilation.plan.require("storage"))
+        self._segment = segment_of(parts, compilation)
+        self._cache = Cache()
+
+    def cuts(self) -> tuple[Cuts, ...]:
+        """Ways to cut it; none where one of its groups reads all of what another one makes."""
+        if isinstance(self._segment, str):
+            return ()
+        segment, images = self._segment
+        main = self._compilation.graph
+        free = frozenset(name for name, v in images.items() if v in main.inputs or v in main.outputs)
+        whole = self._stripped(segment, 0)
+        return pareto_cuts(whole, free, PIXELS, self._seconds, self._stripped, CROSSING)
+
+    def _stripped(self, segment: Segment, pixels: int) -> Segment:
+        """The segment in strips of as many pixels at least; in none for no pixels."""
+        return replace(segment, operators=tuple(self._in_strips(o, pixels) for o in segment.operators))
+
+    def _in_strips(self, operator: RowOperator, pixels: int) -> RowOperator:
+        return self._cache.result((operator.name, pixels), lambda: self._cut(operator, pixels))
+
+    def _cut(self, operator: RowOperator, pixels: int) -> RowOperator:
+        part = self._parts[operator.name]
+        height, columns = graph.static_shape(part.group.outputs[0])[2:]
+        if not pixels:
+            scratch = workspace_bytes(part.choice.calls, self._context.threads)
+            return replace(operator, strip=height, scratch=scratch)
+        step = part.strips.step
+        rows = min(-(-pixels // (columns * step)), -(-height // step)) * step
+        tuned = replace(self._context, tuning=part.choice.tuning)
+        return replace(operator, strip=rows, scratch=part.strips.scratch(part.group, tuned, rows))
+
+    def _seconds(self, segment: Segment) -> float:
+        """Predicted seconds of a segment."""
+        if len(segment.operators) == 1:
+            return self._parts[segment.operators[0].name].choice.seconds
+        return sum(self._operator_seconds(o.name, o.strip) for o in segment.operators)
+
+    def _operator_seconds(self, name: str, strip: int) -> float:
+        part = self._parts[name]
+        calls = -(-graph.static_shape(part.group.outputs[0])[2] // strip)
+        target = self._compilation.target
+        return self._cache.result((name, "seconds", calls), lambda: predicted(part, calls, target))

@@ -1,0 +1,1 @@
+"""Tests of streams: groups that run on strips of rows."""

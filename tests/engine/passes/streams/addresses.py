@@ -1,0 +1,91 @@
+"""The bytes that the calls of a stream read and write, from the tables that its kernels are given.
+
+What is decoded is what runs: loops are followed by their counters, rows by their cursors, addresses by the numbers in
+the tables of rings. Nothing is asked of the schedule but which rows an operator reads (`Segment`).
+"""
+
+from collections.abc import Iterator, Mapping
+
+from app.engine.core.calls import Argument, Call, Constant, Jump, KernelCall, Workspace
+from app.engine.core.program import Step
+from app.engine.core.streams.stream_group import StreamGroup
+from app.engine.memory.rows.geometry import Segment
+from app.engine.memory.rows.replay import Access, EmittedCall
+from tests.harness import Array
+
+# Numbers in a table of rings, see `app.kernels.cpu.strips.RingSizes`.
+OPERATOR, WORK, X, Y, BESIDE = 0, 1, 2, 5, 8
+LENGTH = 11
+
+
+def executed(calls: tuple[Call, ...]) -> Iterator[KernelCall]:
+    """Calls of kernels of strips in the order in which the driver runs them."""
+    flags: dict[int, int] = {}
+    at = 0
+    while at < len(calls):
+        call = calls[at]
+        at += 1
+        if isinstance(call, Jump):
+            at = call.target if flags[id(call.flag)] == call.expected else at
+        elif isinstance(call, KernelCall) and call.kernel.endswith(":begin_loop"):
+            flags[id(call.arguments[0])] = 0
+        elif isinstance(call, KernelCall) and call.kernel.endswith(":end_turn"):
+            turn, again, turns = call.arguments
+            flags[id(turn)] += 1
+            assert isinstance(turns, int)
+            flags[id(again)] = int(flags[id(turn)] < turns)
+        elif isinstance(call, KernelCall) and not call.kernel.endswith(":begin_strips"):
+            yield call
+
+
+def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[EmittedCall]:
+    """The calls of a stream; offsets of values outside by name, and that of its workspace."""
+    assert isinstance(step.group, StreamGroup)
+    segment = step.group.memory.schedule.segment
+    cursors = [0] * len(segment.operators)
+    for call in executed(step.calls):
+        table = _table(call)
+        number = int(table[OPERATOR])
+        operator, first = segment.operators[number], cursors[number]
+        most = next(a for a in reversed(call.arguments) if isinstance(a, int))
+        rows = min(most, segment.rows(operator) - first)
+        cursors[number] += rows
+        x, *others = operator.reads
+        low, high = segment.needed(x, first, rows)
+        place = _place(call.arguments[0], whole, base)
+        reads = [*_rows(segment, x.value, range(low, high), place, table[X : X + 3], first)]
+        for other in others:
+            beside = _place(_beside(call), whole, base)
+            reads += _rows(segment, other.value, range(first, first + rows), beside, table[BESIDE:], first)
+        y = operator.outputs[0]
+        out = _place(call.arguments[1 if "pool" in call.kernel else 2], whole, base)
+        writes = _rows(segment, y, range(first, first + rows), out, table[Y : Y + 3], first)
+        scratch = (base + int(table[WORK]) * 4, operator.scratch) if operator.scratch else None
+        yield EmittedCall(number, first, rows, tuple(reads), tuple(writes), scratch)
+
+
+def _table(call: KernelCall) -> Array:
+    tables = [a.array for a in call.arguments if isinstance(a, Constant) and a.nbytes == 8 * LENGTH]
+    return tables[-1]
+
+
+def _beside(call: KernelCall) -> Argument:
+    """What a convolution reads at the place of its output: its residual, or else an operand of the recipe."""
+    residual, last = call.arguments[4], call.arguments[-1]
+    return last if isinstance(residual, Constant) else residual
+
+
+def _place(argument: Argument, whole: Mapping[str, int], base: int) -> int:
+    if isinstance(argument, Workspace):
+        return base
+    return whole[getattr(argument, "name", "")]
+
+
+def _rows(segment: Segment, name: str, rows: range, place: int, ring: Array, first: int) -> Iterator[Access]:
+    """Planes of rows of a value in a ring: (elements from the place, rows, whether it moves)."""
+    value, (at, slots, moves) = segment.by_name[name], (int(n) for n in ring[:3])
+    line = value.row_bytes // value.planes
+    for row in rows:
+        slot = (row - (first if moves else 0)) % slots
+        for plane in range(value.planes):
+            yield Access(name, row, plane, place + at * 4 + (plane * slots + slot) * line, line)

@@ -1,0 +1,99 @@
+"""Groups on strips of rows: bit by bit the plan without, in poisoned memory, on vectors of 8 and 16 lanes."""
+
+import dataclasses
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from app.engine.core.program import Program
+from app.engine.core.streams.stream_group import StreamGroup
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.types.options import Streamed
+from app.engine.types.target import Target, host
+from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine.passes.streams.chains import Network, Plans, random_network
+from tests.engine.passes.streams.forgetting import run_forgetting
+from tests.harness import Array, assert_close
+
+
+def target_of(lanes: int) -> Target:
+    """This machine with vectors of so many lanes; LLVM splits those that are too wide."""
+    return dataclasses.replace(host(), vector_lanes=lanes)
+
+
+def runs(program: Program, x: Array, compiler: Compiler) -> list[Array]:
+    """Outputs of two runs: in the second the rings hold rows of the first."""
+    with closing(Executor(program, compiler, poison=True)) as executor:
+        found = [executor.run({"x": x}) for _ in range(2)]
+    return [np.asarray(y) for outputs in found for y in outputs.values()]
+
+
+def check(
+    net: Network, rows: int, folder: Path, lanes: int, compiler: Compiler, *, fast: bool = False
+) -> Program:
+    """All that has strips in one stream, against the plan without and the reference evaluator."""
+    path = net.save(folder)
+    plans = Plans(path, target_of(lanes), fast)
+    x = np.random.default_rng(net.seed).standard_normal((1, *net.first)).astype(np.float32)
+    streamed = plans.planned(Streamed(plans.names, (rows,) * len(plans.names)))
+    assert streamed.compilation.notes == plans.plain.compilation.notes  # nothing was left out
+    assert len(streamed.steps) < len(plans.plain.steps)
+    (expected, _) = runs(plans.plain, x, compiler)
+    for found in (*runs(streamed, x, compiler), run_forgetting(streamed, x, compiler)):
+        np.testing.assert_array_equal(found, expected)
+    (reference,) = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})
+    assert_close(expected, np.asarray(reference), 1e-4)
+    return streamed
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("seed", range(8))
+def test_random_networks_in_strips(seed: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:
+    check(random_network(seed), Random(seed).choice((1, 2, 3, 4)), tmp_path, lanes, compiler)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_a_bottleneck_with_a_residual_sum(rows: int, tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((16, 13, 11))
+    x = net.conv(16, 3)
+    net.conv(32)
+    net.conv(0, 3, group=-1)
+    net.conv(16)
+    net.apply(f"Add({x}, {{}})")
+    net.conv(24, 3, 2)
+    check(net, rows, tmp_path, 16, compiler)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_winograd_in_whole_rows_of_tiles(rows: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((32, 26, 23))
+    x = net.conv(32, 3)
+    net.conv(32, 3)
+    net.apply("HardSwish({})")
+    net.conv(32, 3)
+    net.apply(f"Add({x}, {{}})")
+    net.apply("Relu({})")
+    net.conv(48, 3)
+    net.conv(16, 3, 2)
+    streamed = check(net, rows, tmp_path, lanes, compiler, fast=True)
+    (stream,) = (s.group for s in streamed.steps if isinstance(s.group, StreamGroup))
+    names = [part.choice.implementation.name for part in stream.parts]
+    assert sum("winograd" in name for name in names) >= 3
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_winograd_with_weights_in_fixed_point(lanes: int, tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((128, 13, 10))
+    for _ in range(3):
+        net.conv(128, 3)
+        net.apply("Relu({})")
+    streamed = check(net, 4, tmp_path, lanes, compiler, fast=True)
+    (stream,) = (s.group for s in streamed.steps if isinstance(s.group, StreamGroup))
+    names = [part.choice.implementation.name for part in stream.parts]
+    assert any("fixed_point" in name for name in names), names

@@ -1,0 +1,171 @@
+"""Quantized models and the simulation of them: two computations of the same, in onnxruntime and by formulas."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from app.engine.core import graph
+from app.engine.core.registry import load as load_registry
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.planning.precision import ranges
+from app.engine.planning.precision.candidates import BY_NAME, CANDIDATES, offered, saturates
+from app.engine.planning.precision.qdq import Quantities, quantized
+from app.engine.planning.precision.simulation import Simulation
+from app.engine.planning.precision.sites import rejected, sites
+from app.engine.planning.precision.weights import rounded
+from app.engine.report.onnx import export
+from app.engine.runtime.oracle import runtime
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import find, host
+from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine.planning.precision import models
+from tests.harness import OWN
+
+OPTIONS = Options(backends=OWN)
+
+
+def prepared(name: str, folder: Path):
+    """The model, its sites, a simulation and quantities by min-max."""
+    model = models.plain(name, folder)
+    found = sites(model)
+    simulation = Simulation(model, found, folder, 1)
+    seen = {site.activation: ranges.Observed() for site in found}
+    simulation.observe(models.inputs(name, 3), lambda name, x: seen[name].add(x))
+    levels = {k: ranges.min_max(v) for k, v in seen.items()}
+    random = np.random.default_rng(2)
+    weights = {
+        (s.name, r.name): replace(
+            rounded(s, r), shift=random.standard_normal(s.channels).astype(np.float32) / 9
+        )
+        for s in found
+        for r in CANDIDATES
+        if s.rejection(r) is None
+    }
+    return model, found, simulation, Quantities(levels, weights)
+
+
+@pytest.mark.parametrize("unsigned", [False, True], ids=["signed", "unsigned"])
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        (name, row.name)
+        for name in models.TEXTS
+        for row in CANDIDATES
+        if "Gemm" in row.ops and (name == "mlp" or row.block < 64)  # the head of the other has 32 inputs
+    ],
+)
+def test_the_quantized_model_computes_what_was_simulated(
+    name: str, row: str, unsigned: bool, tmp_path: Path
+) -> None:
+    model, found, simulation, given = prepared(name, tmp_path)
+    given = replace(given, unsigned=unsigned)
+    assignment = {s.name: row for s in found if s.rejection(BY_NAME[row]) is None}
+    assert assignment
+    export(quantized(model, found, assignment, given), tmp_path / "quantized.onnx")
+    run = runtime(tmp_path / "quantized.onnx", threads=1, optimized=False)
+    for sample in models.inputs(name, 3, seed=9):
+        (expected,), (y,) = simulation.outputs_of(sample, assignment, given).values(), run(sample).values()
+        (exact,) = simulation.outputs_of(sample, {}, given).values()
+        scale = np.abs(np.asarray(exact)).max()
+        assert np.abs(np.asarray(y) - np.asarray(expected)).max() <= 2e-3 * scale
+        assert np.abs(np.asarray(y) - np.asarray(exact)).max() > 1e-6 * scale  # it rounds
+
+
+@pytest.mark.parametrize("row", ["int8", "int8-dynamic", "w8-block32"])
+@pytest.mark.parametrize("name", models.TEXTS)
+def test_unsigned_weights_are_the_same_numbers_here(
+    name: str, row: str, compiler: Compiler, tmp_path: Path
+) -> None:
+    model, found, _, given = prepared(name, tmp_path)
+    assignment = {s.name: row for s in found if s.rejection(BY_NAME[row]) is None}
+    (sample,) = models.inputs(name, 1)
+    outputs = []
+    for unsigned in (False, True):
+        path = tmp_path / f"{unsigned}.onnx"
+        export(quantized(model, found, assignment, replace(given, unsigned=unsigned)), path)
+        kinds = {v.dtype for v in ir.load(path).graph.initializers.values() if v.const_value.size > 9}  # type: ignore[union-attr]  # initializers
+        assert (ir.DataType.INT8 in kinds) is not unsigned
+        compilation = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+        executor = session.bound(session.planned(compilation, OPTIONS), compiler)
+        outputs.append(np.asarray(*executor.run(sample).values()))
+        executor.close()
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=2e-3 * np.abs(outputs[0]).max())
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("cpu-avx2", True), ("cpu-avx512", True), ("cpu-avx512-bf16", False), ("cpu-neon-dotprod", False)],
+)
+def test_weights_of_7_bits_and_unsigned_ones_are_for_x86_without_vnni(target: str, expected: bool) -> None:
+    assert saturates(find(target)) is expected
+    assert ("int8-7bit-weights" in {row.name for row in offered(find(target))}) is expected
+
+
+def test_without_an_assignment_the_simulation_is_the_model(tmp_path: Path) -> None:
+    model, _, simulation, given = prepared("cnn", tmp_path)
+    export(model, tmp_path / "plain.onnx")
+    (sample,) = models.inputs("cnn", 1)
+    expected = runtime(tmp_path / "plain.onnx", threads=1, optimized=False)(sample)
+    found = simulation.outputs_of(sample, {}, given)
+    for name, array in expected.items():
+        np.testing.assert_allclose(np.asarray(found[name]), np.asarray(array), rtol=0, atol=1e-5)
+
+
+def test_one_product_in_8_bits_is_what_the_definition_says(tmp_path: Path) -> None:
+    model, found, simulation, given = prepared("mlp", tmp_path)
+    last = found[-1]
+    activation = next(v for v in graph.values(model.graph) if v.name == last.activation)
+    model.graph.outputs.append(activation)
+    export(model, tmp_path / "plain.onnx")
+    (sample,) = models.inputs("mlp", 1, seed=4)
+    x = np.asarray(runtime(tmp_path / "plain.onnx", threads=1, optimized=False)(sample)[last.activation])
+    (y,) = simulation.outputs_of(sample, {last.name: "int8"}, given).values()
+    levels, weights = given.levels[last.activation], given.weights[last.name, "int8"]
+    q = np.clip(np.rint(x / np.float32(levels.scale)) + levels.zero, 0, 255) - levels.zero
+    exact = (q.astype(np.int64) @ weights.integers.astype(np.int64)) * (
+        np.float64(levels.scale) * weights.scales
+    )
+    exact += np.asarray(weights.shift)
+    assert np.abs(np.asarray(y) - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def test_what_only_moves_elements_is_quantized_before(tmp_path: Path) -> None:
+    model, found, _, given = prepared("cnn", tmp_path)
+    made = quantized(model, found, {found[1].name: "int8"}, given)
+    pool = next(node for node in made.graph if node.op_type == "MaxPool")
+    before, after = pool.inputs[0], [use.node.op_type for use in pool.outputs[0].uses()]
+    assert before is not None
+    assert before.producer().op_type == "DequantizeLinear"  # type: ignore[union-attr]  # a node makes it
+    assert after == ["QuantizeLinear"]
+
+
+def test_other_readers_keep_float32_where_the_precision_says_so(tmp_path: Path) -> None:
+    model, found, _, given = prepared("cnn", tmp_path)
+    (site,) = [s for s in found if s.shared]
+    for row, expected in (("int8", "DequantizeLinear"), ("int8-beside-f32", "MaxPool")):
+        made = quantized(model, found, {site.name: row}, given)
+        add = next(node for node in made.graph if node.op_type == "Add")
+        source = next(v for v in add.inputs if v is not None and v.producer().op_type != "Conv")  # type: ignore[union-attr]  # nodes make both
+        assert source.producer().op_type == expected  # type: ignore[union-attr]  # as above
+
+
+def test_the_model_stays_as_it_is(tmp_path: Path) -> None:
+    model, found, _, given = prepared("cnn", tmp_path)
+    before = [(n.op_type, [v.name for v in n.inputs if v]) for n in model.graph]
+    for row in CANDIDATES:
+        quantized(model, found, {s.name: row.name for s in found if s.rejection(row) is None}, given)
+    assert before == [(n.op_type, [v.name for v in n.inputs if v]) for n in model.graph]
+
+
+def test_products_that_are_no_sites_have_a_reason(tmp_path: Path) -> None:
+    text = "g (float[4,8] x, float[8,4] w) => (float[4,4] y) { y = MatMul(x, w) }"
+    path = models.saved(f"{models.HEAD} {text}", tmp_path)
+    model = ir.load(path)
+    for node in model.graph:
+        node.name = "product"
+    assert sites(model) == ()
+    assert rejected(model) == {"product": "its second operand 'w' changes between runs"}

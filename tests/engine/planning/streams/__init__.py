@@ -1,0 +1,1 @@
+"""Tests of streams as concessions of memory."""

@@ -1,0 +1,100 @@
+"""Streams that plans take for memory: executed, and no larger than they say."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.engine.core.plan import Compilation
+from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
+from app.engine.core.streams.stream_group import StreamGroup
+from app.engine.memory.problem import lower_bound
+from app.engine.model.load import load
+from app.engine.planning import session
+from app.engine.planning.streams.proposals import proposals
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.types.options import Bindings, MemoryConcessions
+from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine.passes.streams.chains import OPTIONS, Network
+from tests.harness import Array
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    net = Network((3, 40, 40))
+    net.conv(16, 3)
+    for _ in range(2):
+        x = net.last
+        net.conv(48)
+        net.apply("Relu({})")
+        net.conv(0, 3, group=-1)
+        net.conv(16)
+        net.apply(f"Add({x}, {{}})")
+    net.conv(32, 3, 2)
+    return net.save(tmp_path_factory.mktemp("streams"))
+
+
+@pytest.fixture(scope="module")
+def compilation(network: Path) -> Compilation:
+    return session.canonical(load(network), host(), OPTIONS, Bindings(), load_registry())
+
+
+def peak(program: Program) -> int:
+    return program.placement.solution.peak
+
+
+def output(program: Program, compiler: Compiler) -> Array:
+    x = np.random.default_rng(0).standard_normal((1, 3, 40, 40)).astype(np.float32)
+    with closing(Executor(program, compiler, poison=True)) as executor:
+        (found,) = executor.run({"x": x}).values()
+    return np.asarray(found)
+
+
+def test_least_memory_is_in_strips_and_computes_the_same(
+    compilation: Compilation, compiler: Compiler
+) -> None:
+    plain = session.planned(compilation, OPTIONS)
+    small = session.planned(compilation, replace(OPTIONS, prefer="memory"))
+    assert small.compilation.concessions.streams
+    assert "groups in strips of rows" in "\n".join(small.compilation.notes)
+    assert 2 * peak(small) < peak(plain)
+    np.testing.assert_array_equal(output(small, compiler), output(plain, compiler))
+
+
+def test_a_budget_is_met_by_the_fastest_strips(compilation: Compilation) -> None:
+    plain = session.planned(compilation, OPTIONS)
+    small = session.planned(compilation, replace(OPTIONS, prefer="memory"))
+    budget = (peak(plain) + peak(small)) // 2
+    found = session.planned(compilation, replace(OPTIONS, memory_budget=budget))
+    assert peak(small) <= peak(found) <= budget
+    assert found.seconds <= small.seconds
+
+
+def test_points_of_the_front_are_in_strips(compilation: Compilation) -> None:
+    points = session.pareto_front(compilation, OPTIONS)
+    assert "strips of rows" in points[0].told
+    assert points[-1].told == "nothing given up"
+
+
+def test_proposals_are_the_same_each_time_and_take_fewer_bytes(compilation: Compilation) -> None:
+    build = session.builder(compilation, OPTIONS)
+    plain = build(MemoryConcessions())
+    found = proposals(plain)
+    assert found == proposals(plain)
+    programs = [build(MemoryConcessions(streams=streams)) for streams in found]
+    peaks = [peak(program) for program in programs]
+    assert min(peaks) < peaks[0] <= peak(plain)
+    for program in programs:
+        (stream, *_) = (s.group for s in program.steps if isinstance(s.group, StreamGroup))
+        assert lower_bound(program.compilation.plan.require("buffers").assignment.problem) <= peak(program)
+        assert stream.memory.lower_bound <= stream.memory.nbytes
+
+
+def test_two_threads_have_no_strips(network: Path) -> None:
+    two = replace(OPTIONS, threads=2)
+    compilation = session.canonical(load(network), host(), two, Bindings(), load_registry())
+    assert proposals(session.planned(compilation, two)) == ()

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.engine.memory.rows import demand_core
-from app.engine.memory.rows.demand_core import Tables
+from app.engine.memory.rows.demand_tables import Tables
 from app.engine.memory.rows.geometry import ROW, Segment
 
 Array = np.ndarray[Any, Any]
@@ -110,6 +109,8 @@ class Demand:
     """
 
     def __init__(self, segment: Segment, calls: Sequence[Call] | None = None) -> None:
+        from app.engine.memory.rows import demand_core  # imports numba
+
         self.segment = segment
         self._tables = tables = _tables(segment)
         operators, values = len(segment.operators), len(segment.values)
@@ -149,6 +150,8 @@ class Demand:
 
     def live_bytes(self, row_bytes: Sequence[int]) -> int:
         """Most bytes of rows alive during one call; `row_bytes` by value, 0 for what does not count."""
+        from app.engine.memory.rows import demand_core  # imports numba
+
         scratch = np.array([o.scratch for o in self.segment.operators], np.int64)
         width = np.array(row_bytes, np.int64)
         rows = (self._tables, self.calls, self._end, self._zeros(), width, scratch, self._in_place)

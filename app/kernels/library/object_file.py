@@ -82,17 +82,20 @@ class Emitter:
         return stack_use(assembly, entry, self.processor.architecture)
 
     def _called(self, callback: Any, symbol: str) -> Any:
-        """The module of a numba callback, all of it internal but for the symbol."""
+        """The module of a numba callback, all of it internal but for the symbol.
+
+        What is internal is named by its number: names of numba count the functions of a process.
+        """
         module = self._without_arguments(self._translated(binding.parse_bitcode(bitcode(callback))))
-        for function in list(module.functions):
+        for number, function in enumerate(list(module.functions)):
             if function.name == callback.native_name:
                 function.name = symbol
                 function.linkage, function.visibility = "external", "hidden"
             elif not function.is_declaration:
-                function.linkage = "internal"
-        for variable in module.global_variables:
+                function.linkage, function.name = "internal", f"f{number}"
+        for number, variable in enumerate(list(module.global_variables)):
             if not variable.is_declaration:
-                variable.linkage = "internal"
+                variable.linkage, variable.name = "internal", f"d{number}"
         self._drop_unused(module)
         module.verify()
         return module

@@ -8,7 +8,7 @@ from typing import Any
 import llvmlite.binding as binding
 import pytest
 
-from app.kernels.cpu.runtime.processor import ARCHITECTURE, Processor
+from app.kernels.cpu.runtime.processor import ARCHITECTURE, Processor, compiled_for
 from app.kernels.library.elf import LinkError, RelocatableObject
 from app.kernels.library.object_file import Emitter
 from app.kernels.library.relocations import AARCH64, Site
@@ -22,6 +22,19 @@ define i64 @f() {
   call void @llvm.x86.sse2.pause()
   %t = call i64 @llvm.readcyclecounter()
   ret i64 %t
+}
+"""
+INTERNAL = """
+@NAME.table = private constant [4 x i64] [i64 1, i64 2, i64 3, i64 5]
+define i64 @NAME(i64 %x) noinline {
+  %p = getelementptr [4 x i64], ptr @NAME.table, i64 0, i64 %x
+  %y = load i64, ptr %p
+  ret i64 %y
+}
+define i64 @f(i64 %x) {
+  %y = call i64 @NAME(i64 %x)
+  %z = call i64 @NAME(i64 %y)
+  ret i64 %z
 }
 """
 BYTES = """
@@ -51,6 +64,17 @@ def test_a_loop_that_waits_yields(tmp_path: Path) -> None:
 def test_instructions_of_this_architecture_alone_are_named(tmp_path: Path) -> None:
     with pytest.raises(LinkError, match=r"aarch64 has no instruction for @llvm\.x86\.avx512\.vpdpbusd\.128"):
         ARM.of_callback(callback(BYTES, tmp_path), "multiplies")
+
+
+def test_names_of_what_is_internal_change_no_byte(tmp_path: Path) -> None:
+    """numba's names count the functions that a process compiled before."""
+    own = Emitter(compiled_for())
+    objects = {
+        own.of_callback(callback(INTERNAL.replace("NAME", n), tmp_path), "adds") for n in ("a_v9", "a_v10")
+    }
+    assert len(objects) == 1
+    (found,) = objects
+    assert [s.name for s in RelocatableObject(found).symbols if s.info >> 4] == ["adds"]
 
 
 @pytest.mark.parametrize(("kind", "reach"), [(283, 1 << 27), (275, 1 << 32)])

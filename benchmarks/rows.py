@@ -21,29 +21,7 @@ from app.engine.types import target as targets
 from app.engine.types.errors import EngineError
 from app.engine.types.options import Bindings, Options
 from benchmarks import models
-
-NAMES = (
-    "resnet50",
-    "mobilenetv2",
-    "mobilenetv3_large",
-    "efficientnet_b0",
-    "densenet121",
-    "squeezenet",
-    "convnext_tiny",
-    "ppocrv4_det",
-    "ppocrv4_rec",
-    "ppocr_cls_v2",
-    "ultraface_rfb320",
-    "super_resolution_10",
-    "dnsmos_sig_bak_ovr",
-    "randwire",
-    "darts_v2",
-    "basic_pitch",
-    "mnist_8",
-    "mtcnn_pnet",
-    "mtcnn_rnet",
-    "aecmos_gru",
-)
+from benchmarks.arena import NAMES
 
 
 def main(line: Sequence[str] | None = None) -> None:

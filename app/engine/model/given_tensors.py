@@ -17,7 +17,7 @@ from app.engine.types.sparse_array import SparseArray
 Array = np.ndarray[Any, Any]
 _NPY, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 PARTS = ("format", "shape", "data", "indices", "indptr")
-# What a broken archive makes zipfile raise; the elements are checked here.
+# Errors of zipfile for a broken archive; the elements are checked here.
 _UNREADABLE = (
     OSError,
     ValueError,

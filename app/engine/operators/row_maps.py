@@ -141,7 +141,7 @@ def _union(a: Rows, b: Rows) -> Rows:
 
 
 def _fitted(reads: Rows, extent: int) -> RowMap:
-    """Of the maps that hold all intervals, the one that reads the fewest rows; ties to the simplest."""
+    """The map that reads the fewest rows, of those that hold all intervals; ties to the simplest."""
     if extent == 1:
         return only(0)
     target = len(reads)

@@ -259,7 +259,7 @@ def _elementwise_lower(group: Group, single: Sequence[bool]) -> tuple[Call, ...]
 
 
 def _elementwise(inputs: Sequence[ir.Value]) -> Family:
-    """Of elementwise nodes with these inputs; those that have one element in any run are read once."""
+    """Family of elementwise nodes with these inputs; those that have one element in any run are read once."""
     single = [_is_single(v) for v in inputs]
     return Family(
         lambda group: elementwise.IMPLEMENTATIONS[0].rejection(group, _CONTEXT),

@@ -33,7 +33,7 @@ class RowsPlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strip:
-    """What the calls of a group in a stream have in common.
+    """Facts that the calls of a group in a stream have in common.
 
     Attributes:
         rows: of the output that a call computes at most.

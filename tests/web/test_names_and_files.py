@@ -103,9 +103,12 @@ def test_the_api_page_is_dark_where_the_system_is(served: Served, open_at: Opene
     shades = []
     for scheme in ("light", "dark"):
         it.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        # The browser tells the page of the change with its next frame.
+        it.page.wait_for_function(
+            "dark => document.documentElement.classList.contains('dark-mode') === dark", arg=scheme == "dark"
+        )
         color = it.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         body = it.page.evaluate("getComputedStyle(document.body).backgroundColor")
         text = it.page.evaluate("getComputedStyle(document.querySelector('.swagger-ui .info .title')).color")
         shades.append((color, body, text))
     assert shades[0] != shades[1]
-    assert it.page.evaluate("document.documentElement.classList.contains('dark-mode')")

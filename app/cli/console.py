@@ -87,19 +87,9 @@ def lines(summary: Mapping[str, Any]) -> Iterable[Text]:
 
 def precision_lines(choice: Mapping[str, Any] | None) -> Iterable[Text]:
     """Warnings on the samples of an error budget, and what was chosen under it; none without a budget."""
-    if not choice:
-        return
-    yield from (Text(f"warning: {warning}", "yellow") for warning in choice["warnings"])
-    chosen = choice["chosen"]
-    if not chosen:
-        yield Text(f"precision: float32, as {choice['reason']}")
-        return
-    counts = ", ".join(f"{count} in {name}" for name, count in chosen["nodes"].items())
-    error, how = chosen["error"], f"on {choice['samples']['held_back']} samples held back"
-    if error is None:
-        error, how = chosen["simulated"], f"{how}, simulated"
-    faster = f"{chosen['speedup']:.2f}x float32" if chosen["speedup"] else "times are predicted"
-    yield Text(f"precision: products {counts}; error {error:.2g} of {choice['budget']:g} {how}; {faster}")
+    if choice:
+        yield from (Text(f"warning: {warning}", "yellow") for warning in choice["warnings"])
+        yield Text(choice["sentence"])
 
 
 def training_lines(found: Mapping[str, Any] | None) -> Iterable[str]:

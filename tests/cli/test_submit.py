@@ -89,25 +89,10 @@ def test_an_error_budget_that_is_no_share_is_refused(text: str, capsys: pytest.C
     assert f"expected a share above 0 such as 0.01 or 1%, found {text!r}" in capsys.readouterr().err
 
 
-CHOSEN = {"nodes": {"f32": 1, "int8": 3}, "error": 0.004, "simulated": 0.005, "speedup": 1.5}
-CHOICE = {"warnings": ["of one sample"], "budget": 0.01, "samples": {"held_back": 4}, "reason": "slower"}
-
-
-@pytest.mark.parametrize(
-    ("chosen", "told"),
-    [
-        (CHOSEN, "products 1 in f32, 3 in int8; error 0.004 of 0.01 on 4 samples held back; 1.50x float32"),
-        (
-            CHOSEN | {"error": None, "speedup": None},
-            "error 0.005 of 0.01 on 4 samples held back, simulated; times",
-        ),
-        (None, "precision: float32, as slower"),
-    ],
-)
-def test_what_an_error_budget_led_to_is_told(chosen: dict[str, object] | None, told: str) -> None:
-    warning, line = precision_lines(CHOICE | {"chosen": chosen})
-    assert warning.plain == "warning: of one sample"
-    assert told in line.plain
+def test_the_choice_under_an_error_budget_is_told_after_its_warnings() -> None:
+    choice = {"warnings": ["of one sample"], "sentence": "precision: float32, as slower"}
+    told = [line.plain for line in precision_lines(choice)]
+    assert told == ["warning: of one sample", "precision: float32, as slower"]
     assert list(precision_lines(None)) == []
 
 

@@ -60,6 +60,21 @@ def test_a_predicted_job_leads_with_memory(measured: Stock, open_at: Opener) -> 
     expect(page.locator(".metrics .metric").last).to_contain_text("a run, predicted")
 
 
+def test_a_job_under_an_error_budget_tells_its_choice_and_that_samples_were_drawn(
+    stock: Stock, open_at: Opener
+) -> None:
+    options = {"autotune": False, "timings": "predicted", "error_budget": 0.05}
+    request = {"model": stock.ids["small"], "targets": ["host"], "options": options}
+    stock.ids["budgeted"] = str(stock.served.http.post("/v1/jobs", json=request).json()["id"])
+    assert stock.end("budgeted")["state"] == "succeeded"
+    for path in ("", "/report"):
+        page = open_at(stock.url, f"/jobs/{stock.ids['budgeted']}{path}").page
+        expect(page.locator("main")).to_contain_text("precision: ")
+        expect(page.locator("main")).to_contain_text("no samples were given")
+        if not path:
+            expect(page.locator("#phases li").first).to_have_class("done")
+
+
 def test_lists_and_comparisons_tell_the_speed_beside_onnxruntime(measured: Stock, open_at: Opener) -> None:
     page = open_at(measured.url, "/jobs").page
     row = page.locator(f"#job-{measured.ids['measured']}")

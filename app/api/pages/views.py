@@ -26,7 +26,7 @@ _ROWS = 25
 _RECENT = 6
 _EVENTS = 400  # of a job's log, the latest
 # In the order in which a job goes through them; a test compares with `app.engine.entry.optimize.PHASES`.
-PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
+PHASES = ("precision", "load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 ABOUT = {
     "optimized.onnx": "the model, canonical and folded, in plain operators",
     "optimized.onnx.data": "its weights, where they were to be external data",

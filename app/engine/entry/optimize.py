@@ -25,6 +25,7 @@ from app.engine.model.spool import Spool
 from app.engine.planning import session, training_memory
 from app.engine.planning.expansion import expanded
 from app.engine.planning.heartbeat import Heartbeat
+from app.engine.planning.precision.budgeted import PHASE as PRECISION
 from app.engine.planning.precision.budgeted import Budgeted, budgeted
 from app.engine.planning.precision_fallbacks import Attempt, PrecisionFallbacks
 from app.engine.planning.verification import Verification
@@ -68,7 +69,7 @@ ARTIFACTS = (
     "model-0000.params",
 )
 LEAVING = ("numba-cpu",)  # backends whose steps run without this package
-PHASES = ("load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
+PHASES = (PRECISION, "load", "canonicalize", "tune", "plan", "compile", "verify", "benchmark", "report")
 NO_FILES: Mapping[str, Path] = {}
 
 Json = dict[str, Any]
@@ -134,10 +135,10 @@ def optimize(
     options = _checked(options, target, absence(target))
     with Heartbeat(progress) as heartbeat:
         with tempfile.TemporaryDirectory() as scratch:
-            heartbeat.progress("load", 0, 1)
             spool = Spool(Path(scratch) / "weights")
             heartbeat.between = spool.release
             job = _budgeted(_Job(path, target, options, bindings, folder, kernels, external, heartbeat, None))
+            heartbeat.progress("load", 0, 1)
             loaded = expanded(load(job.path, external=job.external, spool=spool), bindings)
             job = dataclasses.replace(job, absent=_rejection(loaded, target, options))
             model = _prepared(job, loaded, Path(scratch), spool)
@@ -263,6 +264,7 @@ def _budgeted(job: _Job) -> _Job:
     """The job with its products in the precisions that an error budget allows, where it has one."""
     if job.options.error_budget is None:
         return job
+    job.heartbeat.progress(PRECISION, 0, 1)
     compiler = Compiler(job.kernels) if absence(job.target) is None else None
     found = budgeted(
         job.path,

@@ -29,7 +29,7 @@ from app.engine.types.target import Target
 from app.kernels.cpu.runtime.compiler import Compiler
 
 QUANTIZED = "quantized.onnx"
-PHASE = "load: choosing precisions"  # progress of the phase before the colon
+PHASE = "precision"
 
 Json = dict[str, Any]
 

@@ -16,7 +16,7 @@ def precision_json(
     found: Found, budget: Budget, given: Samples, rejected: Mapping[str, str], *, measured: bool
 ) -> Json:
     """The document; `rejected` are products that are no sites, `measured` tells of the seconds."""
-    chosen = found.chosen
+    chosen = None if found.chosen is None else _checked(found.chosen, found)
     return {
         "schema": "stowplan.precision/1",
         "budget": budget.error,
@@ -29,7 +29,8 @@ def precision_json(
             "held_back": len(given.held_back),
         },
         "warnings": [*given.warnings, *found.warnings],
-        "chosen": None if chosen is None else _checked(chosen, found),
+        "sentence": sentence(chosen, _reason(found), budget.error, len(given.held_back)),
+        "chosen": chosen,
         "reason": _reason(found),
         "tried": [_checked(checked, found) for checked in found.tried],
         "front": [_point(point, found) for point in found.front],
@@ -40,6 +41,18 @@ def precision_json(
         "nodes": [_node(site, found, budget) for site in found.sites],
         "rejected": dict(rejected),
     }
+
+
+def sentence(chosen: Json | None, reason: str, budget: float, held_back: int) -> str:
+    """Sentence on a choice, an entry of `tried`, or on the `reason` why all stays float32."""
+    if chosen is None:
+        return f"precision: float32, as {reason}"
+    counts = ", ".join(f"{count} in {name}" for name, count in chosen["nodes"].items())
+    error, how = chosen["error"], f"on {held_back} samples held back"
+    if error is None:
+        error, how = chosen["simulated"], f"{how}, simulated"
+    faster = f"{chosen['speedup']:.2f}x float32" if chosen["speedup"] else "times are predicted"
+    return f"precision: products {counts}; error {error:.2g} of {budget:g} {how}; {faster}"
 
 
 def _reason(found: Found) -> str:

@@ -14,6 +14,8 @@ from app.kernels.cpu.runtime.processor import Processor
 from tests.conftest import KERNELS, ROOT
 from tests.kernels.digests import digests
 
+pytestmark = pytest.mark.long
+
 
 def differing(a: dict[str, str], b: dict[str, str]) -> list[str]:
     assert a.keys() == b.keys()

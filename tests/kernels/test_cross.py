@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FEATURES = "avx avx2 fma f16c bmi bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512bf16 avx512vnni"
 

@@ -43,6 +43,7 @@ class AttentionBlocksSizes(AttentionSizes):
 
 _KERNEL = """\
 import math
+import operator
 
 import numpy as np
 from app.kernels.cpu.codegen.inner import njit
@@ -54,7 +55,7 @@ from app.kernels.cpu.copies import rows_copier
 from app.kernels.cpu.extrema import maximum
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import local
-from app.kernels.cpu.sums import add, fold, inlined, largest
+from app.kernels.cpu.sums import fold, inlined, largest
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, RESIDUAL, SCALE
 from app.kernels.cpu.codegen.vectormath import exp_falling32
 from app.kernels.cpu.codegen.vectors import store
@@ -116,7 +117,7 @@ def kept_exponential(total, v, y, top):
     return total + e
 
 
-keep_exponentials = fold(kept_exponential, add, (16, 4))
+keep_exponentials = fold(kept_exponential, operator.add, (16, 4))
 
 
 @local()

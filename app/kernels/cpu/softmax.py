@@ -6,18 +6,18 @@ blocks of `columns` elements side by side.
 """
 
 import math
+import operator
 
 from numba import float64, types
-from numba.extending import overload
 
 from app.kernels.cpu.access import read, write
 from app.kernels.cpu.codegen.generator import at
-from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.codegen.inner import njit, overload
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.vectormath import exp32
 from app.kernels.cpu.codegen.vectors import Vector, both, lower_half, only_lane, splat, store, upper_half
 from app.kernels.cpu.extrema import like, maximum
-from app.kernels.cpu.sums import RUN, add, fold, inlined, largest
+from app.kernels.cpu.sums import RUN, fold, inlined, largest
 
 
 def exp(v):
@@ -48,8 +48,8 @@ def _exponential(total, v, _y, m):
     return total + exp(v - m)
 
 
-_keep_exponentials = fold(_kept_exponential, add, (16, 4))
-_add_exponentials = fold(_exponential, add, (16, 4))
+_keep_exponentials = fold(_kept_exponential, operator.add, (16, 4))
+_add_exponentials = fold(_exponential, operator.add, (16, 4))
 
 
 @local()

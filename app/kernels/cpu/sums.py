@@ -7,24 +7,18 @@ it compiles for.
 """
 
 import math
+import operator
 
 from numba import float64
-from numba.extending import overload
 
 from app.kernels.cpu.codegen.generator import at
-from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.codegen.inner import njit, overload
 from app.kernels.cpu.codegen.intrinsics import fma, opaque
 from app.kernels.cpu.codegen.vectors import load, load_like, lower_half, only_lane, splat, upper_half
 from app.kernels.cpu.extrema import like, maximum
 
 RUN = 4096  # elements that one partial sum in the type of x spans
 inlined = njit(error_model="numpy", boundscheck=False, forceinline=True)
-
-
-@inlined
-def add(a, b):
-    """Sum of two numbers or vectors."""
-    return a + b
 
 
 def _rest(step, join, lanes):
@@ -60,7 +54,7 @@ def fold(step, join, lanes=(8, 4)):
     def run(_x, _y, _n, _identity, _p):
         raise NotImplementedError("for compiled code")
 
-    @overload(run, jit_options={"error_model": "numpy", "boundscheck": False})
+    @overload(run, error_model="numpy", boundscheck=False)
     def _typed(x, y, n, identity, p):
         own = runs[x.dtype.bitwidth]
         return lambda x, y, n, identity, p: own(x, y, n, identity, p)
@@ -122,10 +116,10 @@ def _larger(top, v, _y, _p):
     return maximum(v, top)
 
 
-_sum = fold(_element, add)
-_sum_squares = fold(_square, add)
-_sum_magnitudes = fold(_magnitude, add)
-_sum_products = fold(_product, add)
+_sum = fold(_element, operator.add)
+_sum_squares = fold(_square, operator.add)
+_sum_magnitudes = fold(_magnitude, operator.add)
+_sum_products = fold(_product, operator.add)
 _maximum = fold(_larger, maximum)
 
 

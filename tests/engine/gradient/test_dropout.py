@@ -20,6 +20,7 @@ from app.engine.runtime.inputs import tensors
 from app.engine.types.errors import NotDifferentiableError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.gradient.derivatives import by_onnxruntime, model
 
 Array = np.ndarray[Any, Any]
@@ -129,11 +130,11 @@ def test_the_mask_of_a_file_is_an_input_of_its_training_graph(tmp_path: Path) ->
     assert [v.name for v in made.graph.inputs if dropout_masks.share_of(v) == 0.25] == ["Dropout d_mask"]
 
 
-def test_a_job_draws_masks_from_its_seed_and_verifies(tmp_path: Path) -> None:
+def test_a_job_draws_masks_from_its_seed_and_verifies(compiler: Compiler, tmp_path: Path) -> None:
     """A file asks for the gradient by a Gradient node."""
     path = saved(tmp_path, ", float[32,16] dw", GRADIENT)
     options = Options(autotune=False, benchmark_seconds=0.05, seed=7)
-    summary = optimize.optimize(path, host(), options, Bindings(), tmp_path, kernels=tmp_path / "k")
+    summary = optimize.optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)
     assert summary["verification"]["status"] == "verified", summary["verification"]
     compilation = session.canonical(expanded(load(path)), host(), options, Bindings(), load_registry())
     drawn = [tensors(compilation, Bindings(), seed)["Dropout d_mask"] for seed in (7, 7, 8)]

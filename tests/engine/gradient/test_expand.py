@@ -15,6 +15,7 @@ from app.engine.runtime import oracle
 from app.engine.types.errors import CyclicGraphError, EngineError, GraphError, NotDifferentiableError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.preview.training": 1]>\n'
 FORWARD = "h = MatMul(x, w)\n t = Tanh(h)\n y = ReduceSum<keepdims = 0>(t)\n"
@@ -126,7 +127,7 @@ def test_what_cannot_be_expanded_is_refused(
         expanded(load(path))
 
 
-def test_a_job_runs_and_verifies_such_a_file(tmp_path: Path) -> None:
+def test_a_job_runs_and_verifies_such_a_file(compiler: Compiler, tmp_path: Path) -> None:
     path = saved(
         tmp_path,
         "g (float[n,4] x, float[4,2] w) => (float y, float[n,4] dx, float[4,2] dw) {\n"
@@ -134,7 +135,7 @@ def test_a_job_runs_and_verifies_such_a_file(tmp_path: Path) -> None:
     )
     summary = optimize.optimize(
         path, host(), Options(autotune=False, benchmark_seconds=0.05), Bindings({"x": (3, 4)}), tmp_path,
-        kernels=tmp_path / "k",
+        kernels=compiler.cache,
     )  # fmt: skip
     assert summary["verification"]["status"] == "verified"
     assert summary["training"]["gradients"] == 2

@@ -22,6 +22,8 @@ from tests.engine.gradient.derivatives import by_reference, model
 from tests.engine.gradient.whole_networks import WHOLE
 from tests.session import Session
 
+pytestmark = pytest.mark.long
+
 Array = np.ndarray[Any, Any]
 # Steps so small that hardly an activation passes a corner of Clip or Relu on the way.
 STEP, TOLERANCE, ROUNDING = 1e-8, 1e-5, 5e-3

@@ -22,6 +22,8 @@ from app.engine.model.load import load
 from app.engine.model.shape_inference import inference
 from app.engine.types.errors import EngineError, UnknownOperatorError
 
+pytestmark = pytest.mark.long
+
 Random = np.random.Generator
 SEEDS = 3
 CASES = 4  # of one operator

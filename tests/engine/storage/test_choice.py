@@ -353,13 +353,13 @@ def test_bounds_follow_operators_as_mxnet_infers_them(compiler: Compiler) -> Non
     np.testing.assert_allclose(found["y"], np.sqrt(x.astype("f8")) @ w, rtol=1e-5, atol=1e-5)
 
 
-def test_a_served_model_takes_sparse_inputs_and_keeps_the_bound(tmp_path: Path) -> None:
+def test_a_served_model_takes_sparse_inputs_and_keeps_the_bound(compiler: Compiler, tmp_path: Path) -> None:
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float[n,2000] x, float[2000,24] w) => (float[n,24] y)'
         " { y = MatMul(x, w) }"
     )
     onnx.save(proto, tmp_path / "m.onnx")
-    served = ServedModel(tmp_path / "m.onnx", OPTIONS, csr(300), kernels=tmp_path)
+    served = ServedModel(tmp_path / "m.onnx", OPTIONS, csr(300), kernels=compiler.cache)
     program = served.program({"x": (128, 2000), "w": (2000, 24)})
     x, w = matrix(128, 2000, 300), matrix(2000, 24, 48000)
     program.feed({"x": SparseArray.of_dense("csr", x), "w": w})

@@ -185,12 +185,14 @@ def test_what_a_job_computes_in(asked: Policy, allowed: float, name: str, used: 
 
 
 @pytest.mark.parametrize(("target", "used"), [("cpu-avx512-bf16", "bf16"), ("cpu-avx512", "f32")])
-def test_the_report_tells_the_precision_of_each_node(target: str, used: str, tmp_path: Path) -> None:
+def test_the_report_tells_the_precision_of_each_node(
+    target: str, used: str, compiler: Compiler, tmp_path: Path
+) -> None:
     path, _ = cnn(tmp_path)
     folder = tmp_path / "out"
     folder.mkdir()
     options = Options(precision="bf16", timings="predicted")
-    summary = optimize(path, find(target), options, Bindings(), folder, kernels=tmp_path)
+    summary = optimize(path, find(target), options, Bindings(), folder, kernels=compiler.cache)
     rows = json.loads((folder / "decisions.json").read_text())["decisions"]
     assert summary["precision"]["asked"] == "bf16"
     assert summary["precision"]["used"] == used

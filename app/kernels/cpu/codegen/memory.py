@@ -10,7 +10,8 @@ from typing import Any
 
 import llvmlite.ir as ll
 from numba import types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import lower_builtin, models, register_model
 
 I16, I32 = ll.IntType(16), ll.IntType(32)
 
@@ -106,35 +107,28 @@ def store(builder: Any, value: Any, address: Any) -> None:
     builder.store(narrowed(builder, value, address), bits_address(builder, address, lanes), align=2)
 
 
-@intrinsic
-def _element(_context: Any, base: Any, index: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        at = context.cast(builder, values[1], signature.args[1], types.int64)
-        return load(builder, builder.gep(values[0], [at]))
-
-    return types.float32(base, index), generate
+def _is_element(args: Any) -> bool:
+    return isinstance(args[0], HalfPointer) and isinstance(args[1], types.Integer)
 
 
-@intrinsic
-def _set_element(_context: Any, base: Any, index: Any, number: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        at = context.cast(builder, values[1], signature.args[1], types.int64)
-        value = context.cast(builder, values[2], signature.args[2], types.float32)
-        store(builder, value, builder.gep(values[0], [at]))
-        return context.get_dummy_value()
-
-    return types.void(base, index, number), generate
+@infer_global(operator.getitem)
+class _GetItem(AbstractTemplate):
+    def generic(self, args: Any, _kws: Any) -> Any:
+        return signature(types.float32, args[0], types.intp) if _is_element(args) else None
 
 
-@overload(operator.getitem)
-def _overload_getitem(base, index):
-    if isinstance(base, HalfPointer) and isinstance(index, types.Integer):
-        return lambda base, index: _element(base, index)
-    return None
+@infer_global(operator.setitem)
+class _SetItem(AbstractTemplate):
+    def generic(self, args: Any, _kws: Any) -> Any:
+        return signature(types.none, args[0], types.intp, types.float32) if _is_element(args) else None
 
 
-@overload(operator.setitem)
-def _overload_setitem(base, index, number):
-    if isinstance(base, HalfPointer) and isinstance(index, types.Integer):
-        return lambda base, index, number: _set_element(base, index, number)
-    return None
+@lower_builtin(operator.getitem, HalfPointer, types.intp)
+def _element(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+    return load(builder, builder.gep(values[0], [values[1]]))
+
+
+@lower_builtin(operator.setitem, HalfPointer, types.intp, types.float32)
+def _set_element(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+    store(builder, values[2], builder.gep(values[0], [values[1]]))
+    return context.get_dummy_value()

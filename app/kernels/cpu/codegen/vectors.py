@@ -14,7 +14,8 @@ from numba import types
 from numba.core import cgutils
 from numba.core.imputils import lower_cast
 from numba.core.typeconv import Conversion
-from numba.extending import intrinsic, models, overload, register_model
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
 
 from app.kernels.cpu.codegen import memory
 
@@ -201,99 +202,57 @@ def odds(_context, a, b):
     return a(a, b), generate
 
 
-def _is_float(kind):
-    return isinstance(kind.dtype, types.Float)
+def _matches(kind, args):
+    """True for vectors of one kind, and for numbers of the type of their elements beside them."""
+    return isinstance(kind, Vector) and all(a in (kind, kind.dtype) for a in args)
 
 
-def _binary(floating, integral):
-    @intrinsic
-    def apply(_context, a, b):
-        kind = common(a, b)
+def _operation(function, operands, emit, *, takes=types.Number, gives=None):
+    """Define a function on vectors; LLVM's instruction for it is made in place.
 
-        def generate(_context, builder, signature, values):
-            name = floating if _is_float(signature.return_type) else integral
-            return getattr(builder, name)(*values)
+    `overload` would compile a function of numba's for each number of lanes: half of those of a softmax.
 
-        return kind(kind, kind), generate
+    Args:
+        function: the operator, or function of Python.
+        operands: how many it has.
+        emit: function (builder, *values) to the result.
+        takes: kind of the elements that it is defined for.
+        gives: type of the elements of its result; None for that of the operands.
+    """
 
-    return apply
+    @infer_global(function)
+    class _Typed(AbstractTemplate):
+        def generic(self, args, _kws):
+            kind = common(*args)
+            if not _matches(kind, args) or not isinstance(kind.dtype, takes):
+                return None
+            result = kind if gives is None else Vector(gives, kind.lanes)
+            return signature(result, *[kind] * len(args))
+
+    @lower_builtin(function, *[Vector] * operands)
+    def _lowered(_context, builder, _signature, values):
+        return emit(builder, *values)
 
 
-def _unary(name):
-    @intrinsic
-    def apply(_context, a):
-        def generate(_context, builder, _signature, values):
-            return called(builder, name, values)
+def _by_element(floating, integral):
+    """Function that makes one of two instructions, by the type of the elements."""
 
-        return a(a), generate
+    def emit(builder, a, b):
+        is_float = isinstance(a.type.element, ll.FloatType | ll.DoubleType)
+        return getattr(builder, floating if is_float else integral)(a, b)
 
-    return apply
+    return emit
 
 
 def _comparison(sign):
-    @intrinsic
-    def apply(_context, a, b):
-        kind = common(a, b)
-
-        def generate(_context, builder, _signature, values):
-            return builder.fcmp_ordered(sign, *values)
-
-        return Vector(types.boolean, kind.lanes)(kind, kind), generate
-
-    return apply
+    return lambda builder, a, b: builder.fcmp_ordered(sign, a, b)
 
 
-_add = _binary("fadd", "add")
-_subtract = _binary("fsub", "sub")
-_multiply = _binary("fmul", "mul")
-_divide = _binary("fdiv", "sdiv")
-_less = _comparison("<")
-_greater = _comparison(">")
-_absolute = _unary("fabs")
-_square_root = _unary("sqrt")
-
-
-def _match(a, b):
-    """Whether two types are vectors of one kind, or a vector and the type of its elements."""
-    kind = common(a, b)
-    return isinstance(kind, Vector) and all(t in (kind, kind.dtype) for t in (a, b))
-
-
-@overload(operator.add)
-def _overload_add(a, b):
-    return (lambda a, b: _add(a, b)) if _match(a, b) else None
-
-
-@overload(operator.sub)
-def _overload_subtract(a, b):
-    return (lambda a, b: _subtract(a, b)) if _match(a, b) else None
-
-
-@overload(operator.mul)
-def _overload_multiply(a, b):
-    return (lambda a, b: _multiply(a, b)) if _match(a, b) else None
-
-
-@overload(operator.truediv)
-def _overload_divide(a, b):
-    return (lambda a, b: _divide(a, b)) if _match(a, b) and _is_float(common(a, b)) else None
-
-
-@overload(operator.lt)
-def _overload_less(a, b):
-    return (lambda a, b: _less(a, b)) if _match(a, b) and _is_float(common(a, b)) else None
-
-
-@overload(operator.gt)
-def _overload_greater(a, b):
-    return (lambda a, b: _greater(a, b)) if _match(a, b) and _is_float(common(a, b)) else None
-
-
-@overload(abs)
-def _overload_abs(a):
-    return (lambda a: _absolute(a)) if isinstance(a, Vector) and _is_float(a) else None
-
-
-@overload(math.sqrt)
-def _overload_sqrt(a):
-    return (lambda a: _square_root(a)) if isinstance(a, Vector) and _is_float(a) else None
+_operation(operator.add, 2, _by_element("fadd", "add"))
+_operation(operator.sub, 2, _by_element("fsub", "sub"))
+_operation(operator.mul, 2, _by_element("fmul", "mul"))
+_operation(operator.truediv, 2, lambda builder, a, b: builder.fdiv(a, b), takes=types.Float)
+_operation(operator.lt, 2, _comparison("<"), takes=types.Float, gives=types.boolean)
+_operation(operator.gt, 2, _comparison(">"), takes=types.Float, gives=types.boolean)
+_operation(abs, 1, lambda builder, a: called(builder, "fabs", [a]), takes=types.Float)
+_operation(math.sqrt, 1, lambda builder, a: called(builder, "sqrt", [a]), takes=types.Float)

@@ -14,6 +14,7 @@ from app.engine.planning.expansion import expanded
 from app.engine.types.errors import EngineError, GraphError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.model.mxnet.writing import Symbols
 from tests.mxnet.__main__ import difference, outputs_of
 
@@ -44,10 +45,10 @@ def test_outputs_and_gradients_are_those_of_mxnet(case: dict[str, Any], tmp_path
     assert max(difference(e, f) for e, f in zip(expected, found)) < 1e-4
 
 
-def test_a_job_plans_runs_and_verifies_a_training_graph(tmp_path: Path) -> None:
+def test_a_job_plans_runs_and_verifies_a_training_graph(compiler: Compiler, tmp_path: Path) -> None:
     path = training("elemwise_mul", "_backward_mul", "a", "b").save(tmp_path, 2, (4, 0), (4, 1))
     options = Options(autotune=False, benchmark_seconds=0.05, semantics="mxnet-1.9")
-    summary = optimize.optimize(path, host(), options, Bindings(), tmp_path, kernels=tmp_path / "k")
+    summary = optimize.optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)
     assert summary["verification"]["status"] == "verified"
     assert summary["training"]["gradients"] == 2
     told = json.loads((tmp_path / "decisions.json").read_text())["symbol"]

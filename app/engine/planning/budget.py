@@ -14,7 +14,7 @@ from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
 from app.engine.planning.streams.proposals import proposals
 from app.engine.types.errors import CapacityError
-from app.engine.types.options import MemoryConcessions, Options
+from app.engine.types.options import MemoryConcessions, Options, Streamed
 
 Build = Callable[[MemoryConcessions], Program]
 
@@ -46,25 +46,28 @@ class Point:
         return cls(_peak(program), program.seconds, program.compilation.concessions.describe)
 
 
-def chosen(build: Build, options: Options) -> Program:
-    """The plan that the options prefer.
+def chosen(build: Build, options: Options, streams: tuple[Streamed, ...] = ()) -> Program:
+    """The plan that the options prefer; `streams` make it faster.
 
     Raises:
         CapacityError: no plan that was tried fits the memory.
     """
-    return smallest(build) if options.prefer == "memory" else fitting(build)
+    return smallest(build) if options.prefer == "memory" else fitting(build, streams)
 
 
-def fitting(build: Build) -> Program:
+def fitting(build: Build, streams: tuple[Streamed, ...] = ()) -> Program:
     """The fastest plan found that fits the budget: as it is, or after what is given up for it.
+
+    `streams` make it faster.
 
     Raises:
         CapacityError: none fits; the message tells the smallest and what was tried.
     """
-    try:
-        return build(NOTHING)
-    except CapacityError as error:
-        missed = error
+    for concessions in dict.fromkeys((MemoryConcessions(streams=streams), NOTHING)):
+        try:
+            return build(concessions)
+        except CapacityError as error:
+            missed = error
     search = _Search(build)
     budget = missed.available
     start = search.start()
@@ -107,11 +110,12 @@ def smallest(build: Build) -> Program:
     return _noted(found, f"memory: the smallest arena has {found.compilation.concessions.describe}")
 
 
-def pareto_front(build: Build) -> tuple[Point, ...]:
-    """The plans found of which none is both smaller and faster, the smallest first."""
+def pareto_front(build: Build, streams: tuple[Streamed, ...] = ()) -> tuple[Point, ...]:
+    """The plans found of which none is both smaller and faster, the smallest first; `streams` as above."""
     search = _Search(build)
     start, best = search.start(), _least(search)
     search.allow(start, 1)
+    search.plan(MemoryConcessions(streams=streams))
     for i in range(1, BETWEEN + 1):
         search.closed(start, _peak(best) + (_peak(start) - _peak(best)) * i // (BETWEEN + 1))
     budget = _budget(start)

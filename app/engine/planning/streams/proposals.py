@@ -93,7 +93,9 @@ class _Run:
         main = self._compilation.graph
         free = frozenset(name for name, v in images.items() if v in main.inputs or v in main.outputs)
         whole = self._stripped(segment, 0)
-        return pareto_cuts(whole, free, PIXELS, self._seconds, self._stripped, CROSSING)
+        return pareto_cuts(
+            whole, free, PIXELS, self._seconds, self._stripped, CROSSING, floor=self._seconds_of_groups
+        )
 
     def _stripped(self, segment: Segment, pixels: int) -> Segment:
         """The segment in strips of as many pixels at least; in none for no pixels."""
@@ -112,6 +114,10 @@ class _Run:
         rows = min(-(-pixels // (columns * step)), -(-height // step)) * step
         tuned = replace(self._context, tuning=part.choice.tuning)
         return replace(operator, strip=rows, scratch=part.strips.scratch(part.group, tuned, rows))
+
+    def _seconds_of_groups(self, segment: Segment) -> float:
+        """Predicted seconds of the groups without strips, which take no less in them."""
+        return sum(self._parts[o.name].choice.seconds for o in segment.operators)
 
     def _seconds(self, segment: Segment) -> float:
         """Predicted seconds of a segment."""

@@ -17,7 +17,7 @@ from app.engine.cost.strips import predicted
 from app.engine.memory.rows.cuts import Cuts, pareto_cuts
 from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.passes.streams.segments import segment_of, strips_of
-from app.engine.types.options import Streamed
+from app.engine.types.options import Denied, Streamed
 
 PIXELS = (1, 56, 224)  # of an output that a strip has at least, in whole rows
 CROSSING = 2  # values at a cut of a segment
@@ -41,6 +41,25 @@ def proposals(program: Program) -> tuple[Streams, ...]:
         streams = [_streams(_fastest(cuts, limit)) for cuts in labels.values() if cuts]
         if made := tuple(s for one in streams for s in one):
             found[made] = None
+    return tuple(found)
+
+
+def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denied], ...]:
+    """Rows to deny so that groups of streams are computed by others, whose strips have fewer rows at least.
+
+    Strips of four rows are denied first, then those of two: Winograd's rows of tiles hold rings of as many.
+    """
+    named = {name for stream in streams for name in stream.groups}
+    registry = program.compilation.registry.strips
+    groups = [s.group.name for s in program.steps if s.group.name in named]
+    steps = sorted({row.step for row in registry.values() if row.step > 1}, reverse=True)
+    found: dict[frozenset[Denied], None] = {}
+    used = {s.choice.implementation.name for s in program.steps if s.group.name in named}
+    tallest = max((registry[name].step for name in used if name in registry), default=1)
+    for least in steps:
+        if least <= tallest:
+            names = [name for name, row in registry.items() if row.step >= least]
+            found[frozenset((group, name) for group in groups for name in names)] = None
     return tuple(found)
 
 

@@ -47,19 +47,20 @@ def proposals(program: Program) -> tuple[Streams, ...]:
 def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denied], ...]:
     """Rows to deny so that groups of streams are computed by others, whose strips have fewer rows at least.
 
-    Strips of four rows are denied first, then those of two: Winograd's rows of tiles hold rings of as many.
+    Winograd's rows of tiles hold rings of as many. First the tallest are denied in the stream of the largest
+    image, then all of more than a row in every stream.
     """
-    named = {name for stream in streams for name in stream.groups}
+    nbytes = {s.group.name: max(map(graph.nbytes, s.group.outputs)) for s in program.steps if s.group.outputs}
+    largest = max((s.groups for s in streams), key=lambda names: max(nbytes[n] for n in names), default=())
     registry = program.compilation.registry.strips
-    groups = [s.group.name for s in program.steps if s.group.name in named]
-    steps = sorted({row.step for row in registry.values() if row.step > 1}, reverse=True)
+    chosen = {s.group.name: s.choice.implementation.name for s in program.steps}
     found: dict[frozenset[Denied], None] = {}
-    used = {s.choice.implementation.name for s in program.steps if s.group.name in named}
-    tallest = max((registry[name].step for name in used if name in registry), default=1)
-    for least in steps:
-        if least <= tallest:
-            names = [name for name, row in registry.items() if row.step >= least]
-            found[frozenset((group, name) for group in groups for name in names)] = None
+    for groups in (largest, tuple(name for s in streams for name in s.groups)):
+        tallest = max((registry[chosen[name]].step for name in groups), default=1)
+        least = tallest if groups is largest else 2
+        rows = [name for name, row in registry.items() if row.step >= least]
+        if tallest > 1:
+            found[frozenset((group, name) for group in groups for name in rows)] = None
     return tuple(found)
 
 

@@ -110,9 +110,10 @@ def test_where_tiles_have_many_rows_other_implementations_are_proposed(tmp_path:
     peaks = [peak(build(MemoryConcessions(streams=proposals(plain)[-1])))]
     for denied in found:
         other = build(MemoryConcessions(denied=denied))
-        assert not used & {s.choice.implementation.name for s in other.steps} & {n for _, n in denied}
+        assert not denied & {(s.group.name, s.choice.implementation.name) for s in other.steps}
         peaks.append(peak(build(MemoryConcessions(denied=denied, streams=proposals(other)[-1]))))
-    assert peaks[0] > peaks[1] > peaks[2]
+    assert peaks[0] >= peaks[1] >= peaks[2]
+    assert peaks[0] > peaks[2]
     small = session.planned(compilation, replace(fast, prefer="memory"))
     assert peak(small) <= min(peaks)
 

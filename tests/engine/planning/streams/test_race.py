@@ -43,13 +43,16 @@ def compilation(network: Path) -> Compilation:
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
-    """Make every stream gain in its step, and the plan with all of them take a given time."""
-    monkeypatch.setattr(race, "GAIN", -1e9)
+    """Make every step take as long, so that streams gain, and the plan with them take a given time."""
+
+    def step_seconds(_self: Bench, _program: Program, steps: Sequence[object]) -> list[float]:
+        return [1.0] * len(steps)
 
     def in_turn(_self: Bench, executors: Sequence[object], _inputs: object) -> list[list[float]]:
         assert len(executors) == 2
         return [[1.0] * ROUNDS, [ratio] * ROUNDS]
 
+    monkeypatch.setattr(Bench, "step_seconds", step_seconds)
     monkeypatch.setattr(Bench, "in_turn", in_turn)
 
 

@@ -36,6 +36,12 @@ def with_fastest(
 
     What was found is kept in the timings table, so that it is measured once.
     """
+    registry = compilation.registry
+    in_strips = {
+        r.op for rows in registry.implementations.values() for r in rows if r.name in registry.strips
+    }
+    if not any(node.op_type in in_strips for node in compilation.graph):
+        return compilation
     plain = planned(replace(compilation, streams=()), options)
     if any(step.is_library for step in plain.steps) or plain.compilation.concessions.streams:
         return compilation
@@ -46,7 +52,9 @@ def with_fastest(
         found = tuple(_read(text, plain) for text in sorted(known) if text != NONE)
         return replace(compilation, streams=found)
     with pinned(options.threads):
-        found, ratio = _raced(bench, plain, inputs or samples(compilation.graph.inputs))
+        found, ratio = _raced(
+            bench, plain, inputs or samples(compilation.graph.inputs, compilation.bindings.storage)
+        )
     bench.cache.table |= dict.fromkeys((kept + _written(s, plain) for s in found), ratio)
     bench.cache.table.setdefault(kept + NONE, ratio)
     bench.cache.save()
@@ -71,11 +79,12 @@ def _raced(bench: Bench, plain: Program, inputs: Mapping[str, object]) -> tuple[
 def _streams(bench: Bench, plain: Program) -> dict[Streamed, float]:
     """Seconds that streams gain, of those that gain enough."""
     proposed = proposals(plain)
-    chosen = [proposed[len(proposed) * i // (PLANS + 1)] for i in range(1, PLANS + 1)] if proposed else []
-    steps = bench.step_seconds(plain, _described(plain)) if chosen else []
-    base = {step.group.name: seconds for step, seconds in zip(plain.steps, steps, strict=True)}
     gains: dict[Streamed, float] = {}
-    for streams in dict.fromkeys(chosen):
+    if not proposed:
+        return gains
+    steps = bench.step_seconds(plain, _described(plain))
+    base = {step.group.name: seconds for step, seconds in zip(plain.steps, steps, strict=True)}
+    for streams in dict.fromkeys(proposed[len(proposed) * i // (PLANS + 1)] for i in range(1, PLANS + 1)):
         program = bench.planned(replace(bench.compilation, streams=streams), bench.options)
         taken = bench.step_seconds(program, _described(program))
         for step, seconds in zip(program.steps, taken, strict=True):

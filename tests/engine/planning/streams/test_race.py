@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from app.engine.core.plan import Compilation
@@ -89,6 +91,19 @@ def test_without_measurement_or_for_memory_nothing_is_raced(
 ) -> None:
     timed(monkeypatch, 0.5)
     assert session.raced(compilation, options, compiler).streams == ()
+
+
+def test_a_model_without_images_is_not_planned_for_a_race(tmp_path: Path, compiler: Compiler) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+        net (float[4, 6] x) => (float[4, 6] y) { a = Sigmoid(x) y = Mul(a, x) }"""
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    compilation = session.canonical(load(path), host(), TUNED, Bindings(), load_registry())
+
+    def planned(_compilation: Compilation, _options: Options) -> Program:
+        raise AssertionError("a plan was made")
+
+    assert race.with_fastest(compilation, TUNED, compiler, planned) is compilation
 
 
 def test_a_front_has_the_plan_with_faster_streams(

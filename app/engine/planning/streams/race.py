@@ -13,14 +13,19 @@ from app.engine.core.program import Program
 from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.cost import roofline
 from app.engine.planning.backend_assignment.bench import Bench, Planned
-from app.engine.planning.backend_assignment.race_statistics import beats, median_ratio, win_share
+from app.engine.planning.backend_assignment.race_statistics import (
+    TOLERATED_LOSS,
+    WIN_SHARE,
+    median_ratio,
+    win_share,
+)
 from app.engine.planning.streams.proposals import Streams, proposals
 from app.engine.runtime.benchmark import pinned
 from app.engine.runtime.inputs import samples
 from app.engine.types.options import Options, Streamed
 from app.kernels.cpu.runtime.compiler import Compiler
 
-PLANS = 3  # of those proposed, evenly over their bytes, that are timed
+PLANS = 2  # of those proposed, evenly over their bytes, that are timed
 GAIN = 0.02  # of the time of its groups that a stream gains at least
 NONE = "none"
 
@@ -73,7 +78,8 @@ def _raced(bench: Bench, plain: Program, inputs: Mapping[str, object]) -> tuple[
     ):
         base, other = bench.in_turn([one, two], inputs)
     ratio = median_ratio(base, other)
-    return (compilation.streams if beats(ratio, win_share(base, other)) else ()), ratio
+    taken = ratio < 1.0 - TOLERATED_LOSS and win_share(base, other) >= WIN_SHARE
+    return (compilation.streams if taken else ()), ratio
 
 
 def _streams(bench: Bench, plain: Program) -> dict[Streamed, float]:

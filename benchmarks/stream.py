@@ -4,7 +4,7 @@ One thread. Bytes are those of everything but weights and the network's input: t
 rows of the driver with the tables of their kernels. Programs take turns in one process; a ratio is the median
 over the rounds of the time of one over that of the fastest plan without strips in the same round. Seconds are
 those that the thread has run, so other load on the machine counts as far as it takes caches and memory.
-Outputs must be equal bit by bit.
+Outputs must be equal bit by bit to those of the plan without strips of the same implementations.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.planning.streams.proposals import proposals
+from app.engine.planning.streams.proposals import proposals, with_fewer_rows
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import samples
 from app.engine.types.options import Bindings, MemoryConcessions, Options
@@ -71,21 +71,26 @@ def measure(path: Path, target: Target, rounds: int, plans: int, tune: bool) -> 
     started = time.thread_time()
     proposed = proposals(plain)
     took = time.thread_time() - started
-    chosen = [proposed[round(i * (len(proposed) - 1) / max(plans - 1, 1))] for i in range(plans)]
-    streams = [MemoryConcessions(streams=s, unbounded=True) for s in dict.fromkeys(chosen)]
-    programs = [plain, *(plan(concessions) for concessions in streams)]
-    executors = [Executor(program, compiler) for program in programs]
     inputs = samples(plain.compilation.graph.inputs)
-    expected, *others = [executor.run(inputs) for executor in executors]
-    equal = [True] + [
-        all(np.array_equal(np.asarray(o[k]), np.asarray(expected[k])) for k in expected) for o in others
-    ]
+    programs, equal = [plain], [True]
+    executors = [Executor(plain, compiler)]
+    for denied in (frozenset(), *(with_fewer_rows(plain, proposed[-1]) if proposed else ())):
+        base = plan(MemoryConcessions(denied=denied, unbounded=True)) if denied else plain
+        proposed = proposals(base)
+        chosen = [proposed[round(i * (len(proposed) - 1) / max(plans - 1, 1))] for i in range(plans)]
+        with closing(Executor(base, compiler)) as executor:
+            expected = executor.run(inputs)
+        for streams in dict.fromkeys(chosen):
+            programs.append(plan(MemoryConcessions(denied=denied, streams=streams, unbounded=True)))
+            executors.append(Executor(programs[-1], compiler))
+            found = executors[-1].run(inputs)
+            equal.append(all(np.array_equal(np.asarray(found[k]), np.asarray(expected[k])) for k in expected))
     seconds = alternating(executors, rounds)
     ratios = seconds / seconds[:, :1]
     rows = [
         {
             "network": path.stem,
-            "plan": "fastest without" if not i else f"{_streamed(program)} groups in strips",
+            "plan": _told(program) if i else "fastest without",
             **bytes_of(program),
             "ms": float(np.median(seconds[:, i])) * 1e3,
             "ratio": float(np.median(ratios[:, i])),
@@ -135,8 +140,10 @@ def bytes_of(program: Program) -> dict[str, int]:
     return {"arena": arena, "tables": tables, "bytes": arena + tables, "calls": len(calls)}
 
 
-def _streamed(program: Program) -> int:
-    return sum(len(s.groups) for s in program.compilation.concessions.streams)
+def _told(program: Program) -> str:
+    concessions = program.compilation.concessions
+    other = f", {len({name for name, _ in concessions.denied})} by other rows" * bool(concessions.denied)
+    return f"{sum(len(s.groups) for s in concessions.streams)} groups in strips{other}"
 
 
 def printed(rows: Sequence[dict[str, Any]]) -> Table:

@@ -11,6 +11,7 @@ from app.engine.core import graph
 from app.engine.core.calls import View
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.placement import Space
+from app.engine.core.streams.stream_group import STREAM
 
 ALIGNMENT = 64  # byte: kernels may assume that a value begins on a cache line
 
@@ -207,9 +208,10 @@ class AliasClasses:
                 return f"the step also uses {value.name!r}, which is the same bytes"
             if value is not output and value in begun:
                 return f"the step also uses {value.name!r}, which {output.name!r} shares memory with"
-        if group.op != ELEMENTWISE and reads(group, source) > 1:
+        if group.op not in (ELEMENTWISE, STREAM) and reads(group, source) > 1:
             # A pair speaks of one read. An elementwise group has passed an element when it writes
-            # it; any other may still need the rest, as a convolution with itself as residual does.
+            # it, and a stream a row; any other may still need the rest, as a convolution with itself as
+            # residual does.
             return f"{source.name!r} is read more than once in the step"
         return None
 

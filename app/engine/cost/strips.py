@@ -4,19 +4,29 @@ import math
 
 from app.engine.core import graph
 from app.engine.core.streams.stream_group import StreamPart
+from app.engine.cost.roofline import NEAR
 from app.engine.types.target import Target
 
-ENDS = 4.0  # pixels that take as long as the ends of the tiles of a strip
+ENDS = 1.0  # pixels that take as long as the ends of the tiles of a strip
 CALL = 50e-9  # s to start a kernel
+HELD = 0.5  # of the second cache that weights may take to stay there from strip to strip
 
 
 def predicted(part: StreamPart, calls: int, target: Target) -> float:
     """Seconds of a group in so many strips.
 
-    A strip reads the weights again, and its last tiles have fewer pixels. What it gains, rows that are still
-    in a cache, is not predicted.
+    A strip reads weights again that do not stay near, and its last tiles have fewer pixels. What it gains,
+    rows that are still in a cache, is not predicted.
     """
     pixels = math.prod(graph.static_shape(part.group.outputs[0])[2:])
-    weights = sum(graph.nbytes(v) for v in part.group.inputs if graph.is_constant(v))
-    again = (calls - 1) * weights / target.memories[0].bandwidth
+    weights = part.strips.expansion * sum(graph.nbytes(v) for v in part.group.inputs if graph.is_constant(v))
+    again = (calls - 1) * _seconds_to_read(weights, target)
     return part.choice.seconds * (1 + ENDS * calls / max(pixels, 1)) + again + calls * CALL
+
+
+def _seconds_to_read(weights: float, target: Target) -> float:
+    """Seconds to read weights that were read one strip before."""
+    if len(target.caches) > 1 and weights <= HELD * target.caches[1]:
+        return 0.0
+    near = NEAR if target.caches and weights <= target.caches[-1] else 1.0
+    return weights / (near * target.memories[0].bandwidth)

@@ -7,14 +7,14 @@ the Pareto front keeps every plan looked at that no other beats.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from app.engine.core.program import Program
 from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
-from app.engine.planning.streams.proposals import proposals
+from app.engine.planning.streams.proposals import Streams, proposals, with_fewer_rows
 from app.engine.types.errors import CapacityError
-from app.engine.types.options import MemoryConcessions, Options
+from app.engine.types.options import MemoryConcessions, Options, Streamed
 
 Build = Callable[[MemoryConcessions], Program]
 
@@ -29,6 +29,7 @@ BUILDS, LEAST_BUILDS, WORK = 60, 18, 2000
 DESCENT = 0.75  # of these, that look for fewer bytes; what is left looks for less time
 CLOSURE = 6  # times that rows are denied, until a plan is within a goal
 RESTORED = 6  # groups that are given their rows back, one by one
+SMALLEST = 3  # plans in strips of fewer rows that are tried, for each kind of denial
 BETWEEN = 4  # goals of the front between the smallest plan and the fastest
 
 
@@ -46,25 +47,28 @@ class Point:
         return cls(_peak(program), program.seconds, program.compilation.concessions.describe)
 
 
-def chosen(build: Build, options: Options) -> Program:
-    """The plan that the options prefer.
+def chosen(build: Build, options: Options, streams: tuple[Streamed, ...] = ()) -> Program:
+    """The plan that the options prefer; `streams` make it faster.
 
     Raises:
         CapacityError: no plan that was tried fits the memory.
     """
-    return smallest(build) if options.prefer == "memory" else fitting(build)
+    return smallest(build) if options.prefer == "memory" else fitting(build, streams)
 
 
-def fitting(build: Build) -> Program:
+def fitting(build: Build, streams: tuple[Streamed, ...] = ()) -> Program:
     """The fastest plan found that fits the budget: as it is, or after what is given up for it.
+
+    `streams` make it faster.
 
     Raises:
         CapacityError: none fits; the message tells the smallest and what was tried.
     """
-    try:
-        return build(NOTHING)
-    except CapacityError as error:
-        missed = error
+    for concessions in dict.fromkeys((MemoryConcessions(streams=streams), NOTHING)):
+        try:
+            return build(concessions)
+        except CapacityError as error:
+            missed = error
     search = _Search(build)
     budget = missed.available
     start = search.start()
@@ -107,11 +111,12 @@ def smallest(build: Build) -> Program:
     return _noted(found, f"memory: the smallest arena has {found.compilation.concessions.describe}")
 
 
-def pareto_front(build: Build) -> tuple[Point, ...]:
-    """The plans found of which none is both smaller and faster, the smallest first."""
+def pareto_front(build: Build, streams: tuple[Streamed, ...] = ()) -> tuple[Point, ...]:
+    """The plans found of which none is both smaller and faster, the smallest first; `streams` as above."""
     search = _Search(build)
     start, best = search.start(), _least(search)
     search.allow(start, 1)
+    search.plan(MemoryConcessions(streams=streams))
     for i in range(1, BETWEEN + 1):
         search.closed(start, _peak(best) + (_peak(start) - _peak(best)) * i // (BETWEEN + 1))
     budget = _budget(start)
@@ -211,14 +216,27 @@ class _Search:
         return self.streamed(best, start, goal)
 
     def streamed(self, best: Program, start: Program, goal: int) -> Program:
-        """The best plan, also of those with groups of the first one in strips of rows."""
+        """The best plan, also of those with groups of the first one in strips of rows.
+
+        Then of those whose strips have fewer rows at least, by other implementations.
+        """
         if _peak(start) <= goal:
             return best
-        for streams in proposals(start):
+        proposed = proposals(start)
+        best = self.better(self._in_strips(start, proposed), best, goal)
+        for denied in with_fewer_rows(start, proposed[-1]) if proposed else ():
             self._left = max(self._left, 1)
-            found = self.plan(dataclasses.replace(_concessions(start), streams=streams))
-            best = best if found is None else min(best, found, key=lambda p: _merit(p, goal))
+            other = self.plan(dataclasses.replace(_concessions(start), denied=denied))
+            if other is not None:
+                smallest_last = proposals(other)[-SMALLEST:]
+                best = self.better(self._in_strips(other, smallest_last), best, goal)
         return best
+
+    def _in_strips(self, program: Program, proposed: Sequence[Streams]) -> Iterable[MemoryConcessions]:
+        """The concessions of a program with streams; a plan of each is always allowed."""
+        for streams in proposed:
+            self._left = max(self._left, 1)
+            yield dataclasses.replace(_concessions(program), streams=streams)
 
     def closed(self, program: Program, goal: int) -> Program:
         """The best plan on the way of denying rows until one is within the goal, or no more can be.

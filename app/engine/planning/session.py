@@ -172,9 +172,17 @@ def raced(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     inputs: Mapping[str, object] | None = None,
 ) -> Compilation:
-    """The compilation, with `choose` of `auto` assigned whole to a library that is faster than its plan."""
-    latency = options.autotune and options.prefer == "latency" and options.semantics == "stowplan"
-    if options.choose != "auto" or not latency:
+    """The compilation with streams that are faster, or assigned whole to a library that is.
+
+    The latter with `choose` of `auto`. Strips are computed by one thread.
+    """
+    if not options.autotune or options.prefer != "latency" or options.semantics != "stowplan":
+        return compilation
+    if options.threads == 1:
+        from app.engine.planning.streams import race
+
+        compilation = race.with_fastest(compilation, options, compiler, planned, inputs)
+    if options.choose != "auto":
         return compilation
     from app.engine.planning.backend_assignment import whole_model
 
@@ -217,7 +225,8 @@ def planned(
     Raises:
         CapacityError: no plan that was tried fits the memory.
     """
-    found = budget.chosen(builder(compilation, options, progress, observe), options)
+    build = builder(compilation, options, progress, observe)
+    found = budget.chosen(build, options, compilation.streams)
     placement = found.placement
     if placement.solution.proved or placement.banks or not any(b.parts for b in placement.buffers):
         return found
@@ -226,7 +235,7 @@ def planned(
 
 def pareto_front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
     """The plans of a canonical graph of which none is both smaller and faster."""
-    return budget.pareto_front(builder(compilation, options))
+    return budget.pareto_front(builder(compilation, options), compilation.streams)
 
 
 def builder(

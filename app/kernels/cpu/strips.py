@@ -4,8 +4,8 @@ A ring holds `R` rows of every block of channels; row i of the image lies in slo
 holds what one call writes and the next one reads: the first row of either lies in slot 0. A value that is
 whole is a ring of all of its rows.
 
-A kernel of strips reads from a cursor which row comes next, computes so many rows, fewer where the image
-ends, and advances the cursor. So a loop repeats the same arguments.
+A kernel of strips reads from a cursor which row comes next, computes those of so many rows that the image
+has, and advances the cursor by all. So a loop repeats the same arguments, also before the image begins.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,8 @@ SPAN = """\
     x, y = at(x, x_at), at(y, y_at)
     first = cursors[operator]
     last = min(first + most, rows)
-    cursors[operator] = last
+    cursors[operator] += most
+    first = max(first, 0)
     x_origin = first if x_moves else 0
     y_origin, r_origin = first if y_moves else 0, first if r_moves else 0
 """
@@ -48,10 +49,10 @@ PIECE = """\
 """
 
 
-def begin_strips(cursors, count, begin, end):
-    """Set the cursors of all operators of a segment to their first row; types int64*, int64."""
+def begin_strips(cursors, starts, count, begin, end):
+    """Set the cursors of all operators of a segment to their first rows; types int64*, int64*, int64."""
     for i in range(count):
-        cursors[i] = 0
+        cursors[i] = starts[i]
 
 
 def begin_loop(counter, begin, end):

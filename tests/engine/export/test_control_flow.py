@@ -13,8 +13,11 @@ from app.engine.core.program import Program
 from app.engine.export.image import rejections
 from app.engine.export.library import library
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.types.options import Streamed
+from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.export.test_library import instance, planned, pytestmark, ran  # noqa: F401
+from tests.engine.passes.streams.chains import Network, Plans, stream_of
 
 Array = np.ndarray[Any, Any]
 
@@ -122,3 +125,15 @@ def test_a_step_of_a_branch_that_needs_python_is_refused_with_its_path(tmp_path:
     (reason,) = rejections(program)
     assert "/then_branch/" in reason
     assert "(GlobalLpPool) runs in Python" in reason
+
+
+def test_streams_are_loops_of_the_library_too(tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((16, 19, 17))
+    net.conv(32)
+    net.conv(0, 3, group=-1)
+    net.conv(16, 3)
+    plans = Plans(net.save(tmp_path), host())
+    program = plans.planned(Streamed(plans.names, (2,) * len(plans.names)))
+    assert stream_of(program).calls
+    x = np.random.default_rng(0).standard_normal((1, *net.first)).astype(np.float32)
+    compared(program, compiler, tmp_path, [{"x": x}, {"x": -x}])

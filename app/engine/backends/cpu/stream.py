@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu.calls import Operands, kernel_call
-from app.engine.core.calls import Call, Jump, KernelCall, Workspace
+from app.engine.core.calls import Call, Constant, Jump, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.core.streams.stream_group import STREAM, StreamGroup
@@ -71,9 +72,11 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         strip = Strip(part.rows, places, cursors, number, memory, scratch)
         of.append(part.strips.lower(part.group, replace(context, tuning=part.choice.tuning), strip))
     table = _Table(tuple(of))
-    start: Operands = (("int64*", cursors), len(group.parts))
+    program = group.memory.program
+    starts = Constant(np.array(program.starts, np.int64))
+    start: Operands = (("int64*", cursors), ("int64*", starts), len(group.parts))
     table.calls.append(kernel_call(f"{KERNELS}:begin_strips", start, 1))
-    table.add(group.memory.program)
+    table.add(program.items)
     return tuple(table.calls)
 
 

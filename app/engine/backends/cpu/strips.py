@@ -278,6 +278,7 @@ STRIP_ROWS = (
             partial(_winograd_scratch, form),
             partial(_winograd_lower, form),
             step=form.m,
+            expansion=form.n**2 / form.taps**2 * form.nbytes / ELEMENT,
         )
         for form in winograd.FORMS
         if not form.paired

@@ -67,6 +67,7 @@ class StripRow:
         scratch: bytes that a call of so many rows needs while it runs.
         lower: the call for a number of rows, at most those of the strip; one thread runs it.
         step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
+        expansion: bytes of its weights for a byte of those of the model.
     """
 
     name: str
@@ -75,3 +76,4 @@ class StripRow:
     scratch: Callable[[Group, "PlanningContext", int], int]
     lower: Callable[[Group, "PlanningContext", Strip], CallOf]
     step: int = 1
+    expansion: float = 1.0

@@ -15,7 +15,7 @@ from app.engine.memory.rows.emit import RowPlace, RowTable, emit_rows, ring_rows
 from app.engine.memory.rows.geometry import Segment
 from app.engine.memory.rows.replay import EmittedCall
 from app.engine.memory.rows.schedule import Schedule, schedule
-from app.engine.memory.rows.workspace import Place, located, ring_items, shared_places
+from app.engine.memory.rows.workspace import Place, located, nested_loops, ring_items, shared_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ def arena(
     scratch: list[tuple[int | None, ...]] = []
     for k, (one, places) in enumerate(zip(lives.schedules, placed, strict=True)):
         if rings:
-            own = located(one, places, [at[f"place {k}/{i}"] for i in range(len(places))], 0, 0)
+            offsets = [at[f"place {k}/{i}"] for i in range(len(places))]
+            own = located(one, nested_loops(one), places, offsets, 0, 0)
             inner: RowTable = ring_rows(own)
             scratch.append(own.scratch)
         else:

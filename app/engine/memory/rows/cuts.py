@@ -100,11 +100,14 @@ def pareto_cuts(
             ]
             if not open_labels:
                 continue
+            timed = [(option, seconds(option)) for option in _options(segment, strips, stripped)]
             parts = [
-                Part(begin, end, option, *positions.nbytes(begin, option), seconds(option))
-                for option in _options(segment, strips, stripped)
+                Part(begin, end, option, *positions.nbytes(begin, option), taken)
+                for option, taken in timed
+                if not all(_dominated(max(b.nbytes, least), b.seconds + taken, found) for b in open_labels)
             ]
-            inner = max(inner, min(part.inner for part in parts) if end - begin > 1 else 0)
+            if end - begin > 1 and len(parts) == len(timed):
+                inner = max(inner, min(part.inner for part in parts))
             for part in parts:
                 for before in open_labels:
                     nbytes, total = max(before.nbytes, part.nbytes), before.seconds + part.seconds

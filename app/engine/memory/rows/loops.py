@@ -2,7 +2,7 @@
 
 The next call of an operator begins at the row where its last one ended, so that a loop says how many rows and
 not which: every turn goes on where the turn before ended. What comes before the longest loop is the
-prologue, what comes after it the epilogue.
+prologue, what comes after it the epilogue; a loop that reaches beyond both ends of the image has neither.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +29,26 @@ class Loop(NamedTuple):
 Item: TypeAlias = Strip | Loop
 
 
+class LoopProgram(NamedTuple):
+    """Loops, and the row at which each operator begins: before the image where it is negative.
+
+    A call computes those of its rows that the image has, and nothing where it has none; either way the
+    operator goes on by the rows of the strip.
+    """
+
+    items: tuple[Item, ...]
+    starts: tuple[int, ...]
+
+    def calls(self, extents: Sequence[int]) -> Iterator[Call]:
+        """The calls that compute something; `extents` are the rows of each operator."""
+        at = [*self.starts]
+        for operator, rows in _strips(self.items):
+            first, last = max(at[operator], 0), min(at[operator] + rows, extents[operator])
+            at[operator] += rows
+            if first < last:
+                yield Call(operator, first, last - first)
+
+
 def rolled(calls: Sequence[Call]) -> tuple[Item, ...]:
     """Nested loops whose unrolling is the sequence of calls; deterministic, not proved shortest."""
     items: list[Item] = [Strip(c.operator, c.rows) for c in calls]
@@ -37,15 +57,6 @@ def rolled(calls: Sequence[Call]) -> tuple[Item, ...]:
         items = _folded(items, period)
         period += 1
     return tuple(items)
-
-
-def unrolled(items: Sequence[Item]) -> Iterator[Call]:
-    """The calls of a program, with the rows where they begin."""
-    done: dict[int, int] = {}
-    for strip in _strips(items):
-        first = done.get(strip.operator, 0)
-        yield Call(strip.operator, first, strip.rows)
-        done[strip.operator] = first + strip.rows
 
 
 def length(items: Sequence[Item]) -> int:
@@ -80,32 +91,12 @@ def _folded(items: list[Item], period: int) -> list[Item]:
     return found
 
 
-class Pipeline(NamedTuple):
-    """A schedule as one loop: its turns reach beyond both ends of the image, and calls are clipped there.
-
-    Before the loop the next row of operator i is `starts[i]`, 0 or less. A call computes those of its rows
-    that exist, and nothing where none does; either way the operator goes on by the rows of the strip.
-    """
-
-    turns: int
-    body: tuple[Item, ...]
-    starts: tuple[int, ...]
-
-    def calls(self, extents: Sequence[int]) -> Iterator[Call]:
-        """The calls that compute something; `extents` are the rows of each operator."""
-        at = [*self.starts]
-        for operator, rows in _strips((Loop(self.turns, self.body),)):
-            first, last = max(at[operator], 0), min(at[operator] + rows, extents[operator])
-            at[operator] += rows
-            if first < last:
-                yield Call(operator, first, last - first)
-
-
-def pipelined(segment: Segment, calls: Sequence[Call]) -> Pipeline | None:
+def pipelined(segment: Segment, calls: Sequence[Call]) -> LoopProgram | None:
     """The longest loop of a schedule, begun early enough and run long enough to be all of it.
 
-    None if an operator has no part in that loop, or if a call would come before the rows that it reads:
-    segments that are too short to become periodic, or whose rows come in no fixed ratio.
+    None if an operator has no part in that loop, if a call would come before the rows that it reads, or a
+    strip not begin where it must: segments that are too short to become periodic, or whose rows come in no
+    fixed ratio.
     """
     items = rolled(calls)
     loops = [i for i, item in enumerate(items) if isinstance(item, Loop)]
@@ -126,7 +117,9 @@ def pipelined(segment: Segment, calls: Sequence[Call]) -> Pipeline | None:
     before = max(-(-done[i] // each[i]) for i in operators)
     after = max(-(-(extents[i] - done[i]) // each[i]) for i in operators)
     starts = tuple(done[i] - before * each[i] for i in operators)
-    found = Pipeline(before + after, loop.body, starts)
+    if any(o.aligned and at % o.strip for o, at in zip(segment.operators, starts, strict=True)):
+        return None
+    found = LoopProgram((Loop(before + after, loop.body),), starts)
     return found if _is_feasible(segment, found.calls(extents)) else None
 
 

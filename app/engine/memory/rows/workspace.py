@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from app.engine.memory.portfolio import solve
 from app.engine.memory.problem import Buffer, Problem
-from app.engine.memory.rows.loops import Item, rolled
-from app.engine.memory.rows.schedule import RowRing, Schedule
+from app.engine.memory.rows.loops import LoopProgram, length, pipelined, rolled
+from app.engine.memory.rows.schedule import RowRing, Schedule, schedule
 
 ALIGNMENT = 64  # byte, of each ring
 
@@ -21,7 +21,7 @@ class Workspace:
     """
 
     schedule: Schedule
-    program: tuple[Item, ...]
+    program: LoopProgram
     rings: tuple[int, ...]
     scratch: tuple[int | None, ...]
     nbytes: int
@@ -51,36 +51,55 @@ class Place:
         return Buffer(name, begin + first, begin + after, self.nbytes, alignment)
 
 
-def workspace(schedule: Schedule, alignment: int = ALIGNMENT) -> Workspace:
-    """Place the rings and the scratch of a schedule in memory of their own."""
-    items = ring_items(schedule)
+def workspace(found: Schedule, alignment: int = ALIGNMENT) -> Workspace:
+    """Place the rings and the scratch of a schedule in memory of their own.
+
+    Its calls are one loop where that is shorter and its rings take no more.
+    """
+    segment = found.segment
+    nested = _placed(found, nested_loops(found), alignment)
+    loop = pipelined(segment, found.calls)
+    if loop is None or length(loop.items) >= length(nested.program.items):
+        return nested
+    calls = tuple(loop.calls([segment.rows(o) for o in segment.operators]))
+    other = _placed(schedule(segment, calls), loop, alignment)
+    return other if other.nbytes <= nested.nbytes else nested
+
+
+def nested_loops(found: Schedule) -> LoopProgram:
+    """The calls of a schedule as loops that compute in each call all that they name."""
+    return LoopProgram(rolled(found.calls), (0,) * len(found.segment.operators))
+
+
+def _placed(found: Schedule, program: LoopProgram, alignment: int) -> Workspace:
+    items = ring_items(found)
     places = shared_places(items)
     solution = solve(Problem(tuple(p.buffer(str(i), 0, alignment) for i, p in enumerate(places))))
     offsets = [solution.offsets[str(i)] for i in range(len(places))]
-    bound = _most_alive(items, len(schedule.calls), alignment)
-    return located(schedule, places, offsets, solution.peak, bound)
+    bound = _most_alive(items, len(found.calls), alignment)
+    return located(found, program, places, offsets, solution.peak, bound)
 
 
 def located(
-    schedule: Schedule, places: list[Place], offsets: list[int], nbytes: int, bound: int
+    found: Schedule, program: LoopProgram, places: list[Place], offsets: list[int], nbytes: int, bound: int
 ) -> Workspace:
     """The workspace of a schedule whose places have offsets."""
-    rings = len(schedule.rings)
-    found: list[int | None] = [None] * (rings + len(schedule.segment.operators))
+    rings = len(found.rings)
+    at: list[int | None] = [None] * (rings + len(found.segment.operators))
     for place, offset in zip(places, offsets, strict=True):
         for member in place.members:
-            found[member] = offset
-    placed = tuple(o for o in found[:rings] if o is not None)
-    return Workspace(schedule, rolled(schedule.calls), placed, tuple(found[rings:]), nbytes, bound)
+            at[member] = offset
+    placed = tuple(o for o in at[:rings] if o is not None)
+    return Workspace(found, program, placed, tuple(at[rings:]), nbytes, bound)
 
 
-def ring_items(schedule: Schedule) -> list[tuple[int, int]]:
+def ring_items(found: Schedule) -> list[tuple[int, int]]:
     """Live calls as bits, and bytes, of each ring and then of the scratch of each operator."""
-    running = [0] * len(schedule.segment.operators)
-    for i, call in enumerate(schedule.calls):
+    running = [0] * len(found.segment.operators)
+    for i, call in enumerate(found.calls):
         running[call.operator] |= 1 << i
-    items = [(_calls_of(ring), ring.nbytes) for ring in schedule.rings]
-    return items + [(running[i], o.scratch) for i, o in enumerate(schedule.segment.operators)]
+    items = [(_calls_of(ring), ring.nbytes) for ring in found.rings]
+    return items + [(running[i], o.scratch) for i, o in enumerate(found.segment.operators)]
 
 
 def _calls_of(ring: RowRing) -> int:

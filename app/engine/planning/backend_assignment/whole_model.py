@@ -182,6 +182,7 @@ def _chosen(bench: Bench, ratios: Mapping[str, tuple[float, Mapping[str, str]]])
     return replace(
         compilation,
         assignment=chosen,
+        streams=() if taken else compilation.streams,
         source=compilation.source if taken and "" not in chosen.values() else None,
         timings=bench.cache.table,
         notes=(*compilation.notes, *notes, *bench.rejections),

@@ -17,7 +17,7 @@ from app.engine.cost.strips import predicted
 from app.engine.memory.rows.cuts import Cuts, pareto_cuts
 from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.passes.streams.segments import segment_of, strips_of
-from app.engine.types.options import Streamed
+from app.engine.types.options import Denied, Streamed
 
 PIXELS = (1, 56, 224)  # of an output that a strip has at least, in whole rows
 CROSSING = 2  # values at a cut of a segment
@@ -41,6 +41,26 @@ def proposals(program: Program) -> tuple[Streams, ...]:
         streams = [_streams(_fastest(cuts, limit)) for cuts in labels.values() if cuts]
         if made := tuple(s for one in streams for s in one):
             found[made] = None
+    return tuple(found)
+
+
+def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denied], ...]:
+    """Rows to deny so that groups of streams are computed by others, whose strips have fewer rows at least.
+
+    Winograd's rows of tiles hold rings of as many. First the tallest are denied in the stream of the largest
+    image, then all of more than a row in every stream.
+    """
+    nbytes = {s.group.name: max(map(graph.nbytes, s.group.outputs)) for s in program.steps if s.group.outputs}
+    largest = max((s.groups for s in streams), key=lambda names: max(nbytes[n] for n in names), default=())
+    registry = program.compilation.registry.strips
+    chosen = {s.group.name: s.choice.implementation.name for s in program.steps}
+    found: dict[frozenset[Denied], None] = {}
+    for groups in (largest, tuple(name for s in streams for name in s.groups)):
+        tallest = max((registry[chosen[name]].step for name in groups), default=1)
+        least = tallest if groups is largest else 2
+        rows = [name for name, row in registry.items() if row.step >= least]
+        if tallest > 1:
+            found[frozenset((group, name) for group in groups for name in rows)] = None
     return tuple(found)
 
 
@@ -93,7 +113,9 @@ class _Run:
         main = self._compilation.graph
         free = frozenset(name for name, v in images.items() if v in main.inputs or v in main.outputs)
         whole = self._stripped(segment, 0)
-        return pareto_cuts(whole, free, PIXELS, self._seconds, self._stripped, CROSSING)
+        return pareto_cuts(
+            whole, free, PIXELS, self._seconds, self._stripped, CROSSING, floor=self._seconds_of_groups
+        )
 
     def _stripped(self, segment: Segment, pixels: int) -> Segment:
         """The segment in strips of as many pixels at least; in none for no pixels."""
@@ -112,6 +134,10 @@ class _Run:
         rows = min(-(-pixels // (columns * step)), -(-height // step)) * step
         tuned = replace(self._context, tuning=part.choice.tuning)
         return replace(operator, strip=rows, scratch=part.strips.scratch(part.group, tuned, rows))
+
+    def _seconds_of_groups(self, segment: Segment) -> float:
+        """Predicted seconds of the groups without strips, which take no less in them."""
+        return sum(self._parts[o.name].choice.seconds for o in segment.operators)
 
     def _seconds(self, segment: Segment) -> float:
         """Predicted seconds of a segment."""

@@ -5,10 +5,10 @@ import pytest
 from app.engine.memory.rows.cuts import Positions
 from app.engine.memory.rows.emit import emit
 from app.engine.memory.rows.geometry import Read, RowOperator, RowValue, Segment, nearest, transposed, window
-from app.engine.memory.rows.loops import length, pipelined, rolled, unrolled
+from app.engine.memory.rows.loops import length, pipelined, rolled
 from app.engine.memory.rows.replay import replay
 from app.engine.memory.rows.schedule import schedule
-from app.engine.memory.rows.workspace import workspace
+from app.engine.memory.rows.workspace import nested_loops, workspace
 from benchmarks.row_networks import Chain, mobilenet_v2
 from tests.engine.memory.rows.networks import random_segment
 
@@ -90,8 +90,9 @@ def test_calls_compute_every_row_once_and_in_order_after_what_they_read(seed: in
 
 @pytest.mark.parametrize("seed", range(30))
 def test_loops_unroll_to_the_calls_that_they_were_made_of(seed: int):
-    calls = schedule(random_segment(seed)).calls
-    assert tuple(unrolled(rolled(calls))) == calls
+    found = schedule(random_segment(seed))
+    extents = [found.segment.rows(o) for o in found.segment.operators]
+    assert tuple(nested_loops(found).calls(extents)) == found.calls
 
 
 def test_one_loop_with_clipped_calls_is_the_whole_schedule_with_the_same_rings():
@@ -99,7 +100,7 @@ def test_one_loop_with_clipped_calls_is_the_whole_schedule_with_the_same_rings()
     found = schedule(part)
     loop = pipelined(part, found.calls)
     assert loop is not None
-    assert length(loop.body) < 0.7 * length(rolled(found.calls))
+    assert length(loop.items) < 0.7 * length(rolled(found.calls))
     calls = tuple(loop.calls([part.rows(o) for o in part.operators]))
     assert sorted(calls) == sorted(found.calls)
     assert [r.rows for r in schedule(part, calls).rings] == [r.rows for r in found.rings]

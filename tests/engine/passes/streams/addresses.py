@@ -42,14 +42,17 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
     """The calls of a stream; offsets of values outside by name, and that of its workspace."""
     assert isinstance(step.group, StreamGroup)
     segment = step.group.memory.schedule.segment
-    cursors = [0] * len(segment.operators)
+    begun = step.calls[0]
+    assert isinstance(begun, KernelCall)
+    cursors = next(a.array for a in begun.arguments if isinstance(a, Constant)).tolist()
     for call in executed(step.calls):
         table = _table(call)
         number = int(table[OPERATOR])
-        operator, first = segment.operators[number], cursors[number]
-        most = next(a for a in reversed(call.arguments) if isinstance(a, int))
-        rows = min(most, segment.rows(operator) - first)
-        cursors[number] += rows
+        operator, first = segment.operators[number], max(cursors[number], 0)
+        cursors[number] += next(a for a in reversed(call.arguments) if isinstance(a, int))
+        rows = min(cursors[number], segment.rows(operator)) - first
+        if rows <= 0:
+            continue
         x, *others = operator.reads
         low, high = segment.needed(x, first, rows)
         place = _place(call.arguments[0], whole, base)

@@ -4,6 +4,7 @@ It finds out by itself which rows those are: from the windows that the groups st
 """
 
 import ctypes
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -30,12 +31,14 @@ class Forgetting:
 
     def __post_init__(self) -> None:
         self.segment = self.group.memory.schedule.segment
+        self.at = [*self.group.memory.program.starts]
         self.done = [0] * len(self.segment.operators)
 
     def advance(self, operator: int, rows: int) -> None:
         """Count the rows of a call, and overwrite those that are not read any more."""
         extent = self.segment.rows(self.segment.operators[operator])
-        self.done[operator] = min(self.done[operator] + rows, extent)
+        self.at[operator] += rows
+        self.done[operator] = min(max(self.at[operator], 0), extent)
         for ring, offset in zip(self.group.memory.schedule.rings, self.group.memory.rings, strict=True):
             if not ring.transient:
                 self._forget(
@@ -93,7 +96,7 @@ def _walk(step: Step, group: StreamGroup, segment: Segment, index: int) -> None:
     assert segment.sequence is not None
     first, _ = segment.calls[index]
     rows = segment.steps[index].rows
-    progress: Forgetting | None = None
+    progress = Forgetting(group, _memory(step, rows, group))
     at = 0
     while at < len(step.calls):
         call, row = step.calls[at], rows[at]
@@ -104,20 +107,20 @@ def _walk(step: Step, group: StreamGroup, segment: Segment, index: int) -> None:
             continue
         segment.sequence.run(first + at, first + at + 1)
         assert isinstance(call, KernelCall)
-        assert isinstance(row, KernelRow)
         tables = [a.array for a in call.arguments if hasattr(a, "array") and a.array.shape == (RINGS,)]
         if tables:
-            if progress is None:
-                progress = Forgetting(group, _memory(call, row, group))
             rows_asked = next(a for a in reversed(call.arguments) if isinstance(a, int))
             progress.advance(int(tables[-1][0]), rows_asked)
         at += 1
 
 
-def _memory(call: KernelCall, row: KernelRow, group: StreamGroup) -> Array:
+def _memory(step: Step, rows: Sequence[KernelRow | JumpRow], group: StreamGroup) -> Array:
     """The workspace of a stream as float32, where it lies."""
-    for argument, address in zip(call.arguments, row.arguments, strict=True):
-        if getattr(argument, "nbytes", None) == group.memory.nbytes and not hasattr(argument, "array"):
-            count = group.memory.nbytes // 4
-            return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (count,))
-    raise AssertionError("the first call of a stream names no workspace")
+    for call, row in zip(step.calls, rows, strict=True):
+        if not isinstance(call, KernelCall) or not isinstance(row, KernelRow):
+            continue
+        for argument, address in zip(call.arguments, row.arguments, strict=True):
+            if getattr(argument, "nbytes", None) == group.memory.nbytes and not hasattr(argument, "array"):
+                count = group.memory.nbytes // 4
+                return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (count,))
+    raise AssertionError("no call of a stream names its workspace")

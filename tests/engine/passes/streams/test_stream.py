@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from app.engine.core import graph
 from app.engine.core.program import Program
 from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.runtime.cpu.executor import Executor
@@ -67,6 +68,35 @@ def test_a_bottleneck_with_a_residual_sum(rows: int, tmp_path: Path, compiler: C
     net.apply(f"Add({x}, {{}})")
     net.conv(24, 3, 2)
     check(net, rows, tmp_path, 16, compiler)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_residual_sum_is_written_over_the_input_of_its_stream(
+    rows: int, fast: bool, tmp_path: Path, compiler: Compiler
+) -> None:
+    net = Network((16, 21, 18), seed=3)
+    net.conv(32, 1)
+    plain = net.last
+    net.conv(32, 3)
+    net.apply("Relu({})")
+    net.conv(32, 3)
+    net.apply(f"Add({plain}, {{}})")
+    net.apply("Relu({})")
+    net.conv(16, 1)
+    path = net.save(tmp_path)
+    plans = Plans(path, target_of(8), fast)
+    groups = [s.group for s in plans.plain.steps if s.group.op == "Conv"]
+    names = tuple(g.name for g in groups if graph.static_shape(graph.operand(g.anchor, 1))[2] == 3)
+    program = plans.planned(Streamed(names, (rows,) * 2))
+    (stream,) = (s for s in program.steps if isinstance(s.group, StreamGroup))
+    (source, result) = stream.choice.inplace[0]
+    values = program.placement.values
+    assert values[source].offset == values[result].offset
+    x = np.random.default_rng(0).standard_normal((1, *net.first)).astype(np.float32)
+    (expected, _) = runs(plans.plain, x, compiler)
+    for found in (*runs(program, x, compiler), run_forgetting(program, x, compiler)):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("lanes", [8, 16])

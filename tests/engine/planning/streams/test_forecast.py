@@ -41,7 +41,7 @@ def _planned(folder: Path, inputs: str, body: str, outputs: str) -> Program:
     proto.graph.input.extend(kept)
     path = folder / "model.onnx"
     onnx.save(proto, path)
-    return plan(path, options=Options(prefer="memory"), target=find("cpu-avx2")).program
+    return plan(path, options=Options(autotune=False), target=find("cpu-avx2")).program
 
 
 @pytest.fixture

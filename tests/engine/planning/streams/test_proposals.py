@@ -14,7 +14,7 @@ from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.memory.problem import lower_bound
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.planning.streams.proposals import proposals
+from app.engine.planning.streams.proposals import proposals, with_fewer_rows
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, MemoryConcessions
 from app.engine.types.target import host
@@ -92,6 +92,30 @@ def test_proposals_are_the_same_each_time_and_take_fewer_bytes(compilation: Comp
         (stream, *_) = (s.group for s in program.steps if isinstance(s.group, StreamGroup))
         assert lower_bound(program.compilation.plan.require("buffers").assignment.problem) <= peak(program)
         assert stream.memory.lower_bound <= stream.memory.nbytes
+
+
+def test_where_tiles_have_many_rows_other_implementations_are_proposed(tmp_path: Path) -> None:
+    net = Network((32, 40, 40))
+    for _ in range(4):
+        net.conv(32, 3)
+        net.apply("Relu({})")
+    fast = replace(OPTIONS, fast_algorithms=True)
+    compilation = session.canonical(load(net.save(tmp_path)), host(), fast, Bindings(), load_registry())
+    build = session.builder(compilation, fast)
+    plain = build(MemoryConcessions())
+    used = {s.choice.implementation.name for s in plain.steps}
+    assert any("winograd_f4" in name for name in used)
+    found = with_fewer_rows(plain, proposals(plain)[-1])
+    assert [{name for _, name in denied if name in used} != set() for denied in found] == [True, True]
+    peaks = [peak(build(MemoryConcessions(streams=proposals(plain)[-1])))]
+    for denied in found:
+        other = build(MemoryConcessions(denied=denied))
+        assert not denied & {(s.group.name, s.choice.implementation.name) for s in other.steps}
+        peaks.append(peak(build(MemoryConcessions(denied=denied, streams=proposals(other)[-1]))))
+    assert peaks[0] >= peaks[1] >= peaks[2]
+    assert peaks[0] > peaks[2]
+    small = session.planned(compilation, replace(fast, prefer="memory"))
+    assert peak(small) <= min(peaks)
 
 
 def test_two_threads_have_no_strips(network: Path) -> None:

@@ -51,6 +51,7 @@ from benchmarks.peers import onnxruntime_peer
 from benchmarks.row import Request, recorded_inputs
 
 COLUMNS = ("executor", "mapped", "copied", "service", "wheel", "operator", "onnxruntime")
+SETTLING = 3e-3  # s; threads of the one before still look for work on the same cores
 STARTS = 5  # processes of which `create` and `first` are the medians
 _CREATE = """
 import ctypes, sys, time
@@ -112,7 +113,7 @@ def measure(request: Request) -> dict[str, Any]:
             lambda: peer.run(inputs),
         ]
         keep = partial(keep_to, cores[:1])
-        samples = in_turn(works, request.seconds, before=keep)
+        samples = in_turn(works, request.seconds, before=keep, settling=SETTLING)
         for handle in handles:
             native.stowplan_destroy(handle)
         np.savez(scratch / "given.npz", **fed)

@@ -4,10 +4,10 @@ Every model and thread count has a process of its own, in which all take turns o
 `executor` and the library run on memory that holds the inputs already, its weights `mapped` or `copied`;
 `wheel`, `service`, `operator` (the library in a session of onnxruntime) and `onnxruntime` (on the original)
 are whole calls from Python with arrays in and out. Milliseconds are the tenth percentile over the rounds, the
-three ratios medians of round by round. `create` is what loading the library and making an instance takes in
-a new process, weights mapped; `first` what importing the module and the first result take there, beyond
-numpy's import: medians in milliseconds. `bytes` says whether every output of the library and of the operator
-has the executor's bytes.
+first two ratios those of these percentiles, the other two medians of round by round. `create` is what loading
+the library and making an instance takes in a new process, weights mapped; `first` what importing the module
+and the first result take there, beyond numpy's import: medians in milliseconds. `bytes` says whether every
+output of the library and of the operator has the executor's bytes.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,12 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.latency import in_own_process
-from benchmarks.paired import in_turn, ratios
+from benchmarks.paired import in_turn
 from benchmarks.peers import onnxruntime_peer
 from benchmarks.row import Request, recorded_inputs
 
 COLUMNS = ("executor", "mapped", "copied", "service", "wheel", "operator", "onnxruntime")
+SETTLING = 3e-3  # s; threads of the one before still look for work on the same cores
 STARTS = 5  # processes of which `create` and `first` are the medians
 _CREATE = """
 import ctypes, sys, time
@@ -71,13 +73,13 @@ module = importlib.import_module(pathlib.Path(path).name)
 module.InferenceSession(int(threads)).run(None, inputs)
 print(time.perf_counter() - start)
 """
-RATIOS = ("library / executor", "onnxruntime / wheel", "onnxruntime / operator")
+RATIOS = ("mapped / executor", "copied / executor", "onnxruntime / wheel", "onnxruntime / operator")
 MAPPED, COPIED = 0, 1
 
 
 def measure(request: Request) -> dict[str, Any]:
     """Milliseconds of each column, and whether bytes are equal."""
-    options = Options(threads=request.threads, backends=("numba-cpu",))
+    options = replace(request.options, threads=request.threads, backends=("numba-cpu",))
     case = recorded_inputs(request.path)
     bindings = models.bindings_of(case) if case else Bindings()
     compilation = session.canonical(load(request.path), host(), options, bindings, load_registry())
@@ -111,7 +113,7 @@ def measure(request: Request) -> dict[str, Any]:
             lambda: peer.run(inputs),
         ]
         keep = partial(keep_to, cores[:1])
-        samples = in_turn(works, request.seconds, before=keep)
+        samples = in_turn(works, request.seconds, before=keep, settling=SETTLING)
         for handle in handles:
             native.stowplan_destroy(handle)
         np.savez(scratch / "given.npz", **fed)
@@ -119,10 +121,10 @@ def measure(request: Request) -> dict[str, Any]:
         create = _seconds(_CREATE, str(scratch / "model.so"), *numbers)
         first = _seconds(_FIRST, str(scratch / module.__name__), *numbers)
     best = np.percentile(samples, 10, axis=0) * 1e3
-    against = ratios(samples, 0)
     return {
         "milliseconds": dict(zip(COLUMNS, map(float, best), strict=True)),
-        "library / executor": float(min(against[1], against[2])),
+        "mapped / executor": float(best[1] / best[0]),
+        "copied / executor": float(best[2] / best[0]),
         "onnxruntime / wheel": _ratio(samples, "onnxruntime", "wheel"),
         "onnxruntime / operator": _ratio(samples, "onnxruntime", "operator"),
         "create": create * 1e3,
@@ -196,6 +198,7 @@ def main(line: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", default=models.DEFAULT)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=2.0, help="per model, thread count and column")
+    parser.add_argument("--untuned", action="store_true", help="plan by predicted times alone")
     parser.add_argument("--kernels", type=Path, default=Settings().data / "kernels")
     arguments = parser.parse_args(line)
     table = Table("model", "threads", *COLUMNS, *RATIOS, "create", "first", "bytes")
@@ -207,7 +210,8 @@ def main(line: Sequence[str] | None = None) -> None:
                 if found.path is None:
                     console.print(f"{name}: {found.reason}", highlight=False)
                     continue
-                request = Request(found.path, threads, arguments.seconds, arguments.kernels)
+                options = Options(autotune=not arguments.untuned)
+                request = Request(found.path, threads, arguments.seconds, arguments.kernels, options)
                 row = in_own_process(request, measure)
                 if isinstance(row, str):
                     console.print(f"{name}, {threads}: {row}", highlight=False)

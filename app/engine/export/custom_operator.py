@@ -72,4 +72,7 @@ def _listed(told: Mapping[str, object], kind: str) -> list[dict[str, Any]]:
 
 def _value(told: Mapping[str, Any]) -> ir.Value:
     kind = ir.TensorType(ir.DataType[str(told["dtype"]).upper()])
-    return ir.Value(name=told["name"], shape=ir.Shape(told["shape"]), type=kind)
+    shape: list[int | str] = list(told["shape"])
+    if "prefix_axis" in told:
+        shape[told["prefix_axis"]] = f"{told['name']}_{told['prefix_axis']}"
+    return ir.Value(name=told["name"], shape=ir.Shape(shape), type=kind)

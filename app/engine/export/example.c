@@ -29,9 +29,10 @@ int main(int count, char **files) {
         char name[32];
         snprintf(name, sizeof name, "output-%d.bin", i);
         FILE *file = fopen(name, "wb");
-        if (!file || fwrite(stowplan_output_memory(model, i), 1, stowplan_output(i)->bytes, file) == 0) return 1;
+        size_t bytes = stowplan_output_bytes(model, i);
+        if (!file || fwrite(stowplan_output_memory(model, i), 1, bytes, file) != bytes) return 1;
         fclose(file);
-        printf("%s: %s, %llu byte\n", name, stowplan_output(i)->name, (unsigned long long)stowplan_output(i)->bytes);
+        printf("%s: %s, %zu byte\n", name, stowplan_output(i)->name, bytes);
     }
     stowplan_destroy(model);
     return 0;

@@ -26,6 +26,9 @@ from app.engine.core.calls import (
     planned_bodies,
 )
 from app.engine.core.program import Program, Step
+from app.engine.operators.axes import split
+from app.engine.operators.operands import itemsize
+from app.engine.rewrites.bounded.prefix import Prefix, prefix_of
 from app.engine.runtime.cpu.executor import MIN_SHARED_SECONDS
 from app.engine.runtime.cpu.memory import ALIGNMENT
 from app.engine.runtime.cpu.rows import flattened
@@ -42,6 +45,12 @@ from app.kernels.library.processor_features import required
 NUMBER, ARENA, WEIGHTS, BUFFERS = range(4)  # what an argument's offset counts from
 WEIGHTS_SYMBOL = "stowplan_weights"
 LISTED = 8  # nodes that an error names
+PREFIX: Request = (
+    "app.kernels.cpu.selection:prefix",
+    ("uint8*", "int64*", "uint8*", "int64*", "int64*", *("int64",) * 4),
+    None,
+    False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,9 @@ class Place:
 
     space: int
     offset: int
+
+
+FIXED = Place(NUMBER, 0)  # of the shape of an output that every run gives the same shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,7 @@ class Image:
     Attributes:
         symbols: of its kernels, by what the compiler is asked for.
         inputs: values with their places, as the outputs.
+        shapes: of outputs that are prefixes, where a run leaves their shape: int64 numbers.
     """
 
     program: Program
@@ -106,6 +119,7 @@ class Image:
     buffer_bytes: int
     inputs: tuple[tuple[ir.Value, Place], ...]
     outputs: tuple[tuple[ir.Value, Place], ...]
+    shapes: Mapping[ir.Value, Place]
 
 
 def image(program: Program) -> Image:
@@ -124,7 +138,7 @@ def rejections(program: Program) -> list[str]:
     model = program.compilation.graph
     for value in (*model.inputs, *model.outputs):
         kind = value.dtype
-        if not graph.is_tensor(value) or graph.is_dynamic(value):
+        if not graph.is_tensor(value) or graph.is_dynamic(held(value)):
             found.append(f"value {value.name!r} is no tensor of fixed shape")
         elif kind is None or kind.value not in DTYPES:
             found.append(f"value {value.name!r} has elements of type {kind}, which the C interface has not")
@@ -141,10 +155,18 @@ def rejections(program: Program) -> list[str]:
     return found
 
 
+def held(value: ir.Value) -> ir.Value:
+    """The value of static shape whose first elements an output is; an input or another output itself."""
+    prefix = prefix_of(value)
+    return value if prefix is None else prefix.whole
+
+
 def _host_steps(program: Program, around: str = "") -> list[str]:
     """Reasons of steps that no compiled driver runs; of control flow those within, if there are any."""
     found: list[str] = []
     for step in (s for s in program.steps if s.is_host):
+        if not around and prefix_of(step.group.outputs[0]) is not None:
+            continue
         path = around + step.group.name
         bodies = [body for call in step.calls for body in planned_bodies(call)]
         inner = [reason for b in bodies for reason in _host_steps(b.program, f"{path}/{b.name}/")]
@@ -195,13 +217,23 @@ class _Imaging:
         self._weights: Blob = Blob() if around is None else around._weights
         self._packed: dict[int, int] = {}  # offsets by the identity of a Constant
         self._buffer_bytes = 0
+        self._shapes: dict[ir.Value, Place] = {}
 
     def image(self) -> Image:
         model = self._program.compilation.graph
         rows = tuple(self._all_rows())
         inputs = tuple((v, self._place(v)) for v in model.inputs)
         outputs = tuple((v, self._place(v)) for v in model.outputs)
-        return Image(self._program, self._symbols, rows, self._weights, self._buffer_bytes, inputs, outputs)
+        return Image(
+            self._program,
+            self._symbols,
+            rows,
+            self._weights,
+            self._buffer_bytes,
+            inputs,
+            outputs,
+            self._shapes,
+        )
 
     def _all_rows(self) -> Sequence[Row | JumpRow]:
         return [row for step in self._program.steps for row in self._rows(step)]
@@ -220,7 +252,23 @@ class _Imaging:
         def jump_row(call: Jump, displacement: int) -> Row | JumpRow:
             return JumpRow(displacement, (self._argument(call.flag, step),), call.expected)
 
+        if step.is_host:
+            return [self._prefix_row(y, p) for y in step.group.outputs if (p := prefix_of(y))]
         return flattened(step.calls, kernel_row, jump_row, lambda body: self._bodies[body]._all_rows())[0]
+
+    def _prefix_row(self, y: ir.Value, prefix: Prefix) -> Row:
+        """The row that copies an output out of the value whose first elements it is, and tells its shape."""
+        shape = np.array(prefix.shape, np.int64)
+        outer, _, inner = split(prefix.shape, prefix.axis)
+        self._shapes[y], self._roots[y] = self._buffer(shape.nbytes), self._buffer(graph.nbytes(prefix.whole))
+        places = (
+            *map(self._place, (prefix.whole, prefix.count)),
+            self._roots[y],
+            self._shapes[y],
+            Place(WEIGHTS, self._weights.put(shape)),
+            *(Place(NUMBER, n) for n in (prefix.axis, shape.size, outer, inner * itemsize(prefix.whole))),
+        )
+        return Row(self._symbols.setdefault(PREFIX, symbol_of(PREFIX)), places, 1, False)
 
     def _body(self, call: BodyCall, step: Step) -> "_Imaging":
         body = call.body
@@ -239,35 +287,41 @@ class _Imaging:
         if isinstance(argument, BodyValue):
             return self._bodies[argument.body]._place(argument.value)
         if isinstance(argument, Excess):
-            whole = self._outermost
-            whole._buffer_bytes += ALIGNMENT
-            return Place(BUFFERS, whole._buffer_bytes - ALIGNMENT)
+            return self._buffer(ALIGNMENT)
         if isinstance(argument, ir.Value):
             return self._place(argument)
         return Place(NUMBER, int(argument))
 
     def _place(self, value: ir.Value) -> Place:
+        if value in self._roots:
+            return self._roots[value]
         location = self._program.placement.values[value]
         if location.space == "arena":
             return Place(ARENA, self._arena + location.offset)
         root = location.root if location.root is not None else value
         if root not in self._roots:
             fixed = graph.constant(root)
-            if fixed is None:
-                self._roots[root] = Place(BUFFERS, self._buffer_bytes)
-                self._buffer_bytes += -(-graph.nbytes(root) // ALIGNMENT) * ALIGNMENT
-            else:
-                self._roots[root] = Place(WEIGHTS, self._weights.put(fixed))
+            at = None if fixed is None else Place(WEIGHTS, self._weights.put(fixed))
+            self._roots[root] = at or self._buffer(graph.nbytes(root))
         found = self._roots[root]
         return Place(found.space, found.offset + location.offset)
 
+    def _buffer(self, nbytes: int) -> Place:
+        """Memory that keeps its content until the next run."""
+        whole = self._outermost
+        first = whole._buffer_bytes
+        whole._buffer_bytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return Place(BUFFERS, first)
+
 
 def described(value: ir.Value) -> dict[str, object]:
-    """Name, dtype and shape of an input or output."""
+    """Name, dtype and shape of an input or output; of a prefix also the axis along which a run gives less."""
+    prefix = prefix_of(value)
     return {
         "name": value.name,
         "dtype": onnx_type(value).name.lower(),
-        "shape": list(graph.static_shape(value)),
+        "shape": list(graph.static_shape(held(value))),
+        **({} if prefix is None else {"prefix_axis": prefix.axis}),
     }
 
 
@@ -333,6 +387,7 @@ def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str
         text.tensors("output", [v for v, _ in image.outputs]),
         text.array("input_place", PLACE, [_place(p) for _, p in image.inputs]),
         text.array("output_place", PLACE, [_place(p) for _, p in image.outputs]),
+        text.array("output_shape", PLACE, [_place(image.shapes.get(v, FIXED)) for v, _ in image.outputs]),
         text.array("feature", FEATURE, [_feature(b.leaf, b.subleaf, b.register, 1 << b.bit) for b in bits]),
         f"@{WEIGHTS_SYMBOL}",
         text.string("metadata", json.dumps(metadata, sort_keys=True)),
@@ -384,10 +439,10 @@ class _Assembly:
     def tensors(self, name: str, values: Sequence[ir.Value]) -> str:
         elements = []
         for n, value in enumerate(values):
-            shape = graph.static_shape(value)
+            shape = graph.static_shape(held(value))
             title = self.string(f"{name}.{n}", value.name or "")
             axes = self.array(f"{name}.{n}", "i64", [f"i64 {size}" for size in shape])
-            numbers = f"i32 {len(shape)}, i32 {onnx_type(value).value}, i64 {graph.nbytes(value)}"
+            numbers = f"i32 {len(shape)}, i32 {onnx_type(value).value}, i64 {graph.nbytes(held(value))}"
             elements.append(f"{TENSOR} {{ ptr {title}, ptr {axes}, {numbers} }}")
         return self.array(name, TENSOR, elements)
 

@@ -21,6 +21,7 @@ from app.engine.export.image import (
     Row,
     described,
     description,
+    held,
     image,
     onnx_type,
 )
@@ -293,7 +294,10 @@ def _header(found: Image, name: str, sizes: Mapping[int, int], told: Mapping[str
     values: list[str] = []
     for kind, places in (("INPUT", found.inputs), ("OUTPUT", found.outputs)):
         for number, (value, place) in enumerate(places):
-            values += _value(value, place, f"{upper}_{kind}_{number}", name, kind == "OUTPUT")
+            macro = f"{upper}_{kind}_{number}"
+            values += _value(value, place, macro, name, kind == "OUTPUT")
+            if value in found.shapes and kind == "OUTPUT":
+                values.append(_shape(found.shapes[value], macro, name))
     sections = told["bytes"]
     assert isinstance(sections, dict)
     needs = told["needs"]
@@ -334,8 +338,16 @@ def _value(value: ir.Value, place: Place, macro: str, name: str, is_output: bool
     return [
         f"/* {about} */",
         f"#define {macro} (({constant}{kind} *)({name}_{_ARRAYS[place.space]} + {place.offset}))",
-        f"#define {macro}_LENGTH {graph.elements(value)}",
+        f"#define {macro}_LENGTH {graph.elements(held(value))}",
     ]
+
+
+def _shape(place: Place, macro: str, name: str) -> str:
+    """Line of the header for the shape of an output that is a prefix."""
+    address = f"{name}_{_ARRAYS[place.space]} + {place.offset}"
+    return (
+        f"#define {macro}_SHAPE ((const int64_t *)({address})) /* of the last run; at most the one above */"
+    )
 
 
 def _comment(text: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.export.library import Library
-from app.engine.export.package import plain
+from app.engine.export.package import level, plain
 
 MODULE = (Path(__file__).parent / "wheel_module.py").read_text(encoding="utf-8")
 VERSION = "1"
@@ -117,11 +117,11 @@ def _packed(name: str, about: Mapping[str, Any], variants: Sequence[_Variant]) -
     lines = [f"{path},sha256={_digest(content)},{len(content)}\n" for path, content in files.items()]
     files[record] = "".join([*lines, f"{record},,\n"]).encode()
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(raw, "w") as archive:
         for path, content in files.items():
             entry = zipfile.ZipInfo(path, EPOCH)
             entry.external_attr, entry.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
+            archive.writestr(entry, content, compresslevel=level(content))
     return raw.getvalue()
 
 

@@ -41,6 +41,8 @@ def _load() -> tuple[Path, ctypes.CDLL]:
     library.stowplan_metadata.restype = library.stowplan_message.restype = ctypes.c_char_p
     library.stowplan_create.argtypes = [ctypes.POINTER(pointer), number, ctypes.c_uint]
     library.stowplan_run.argtypes = library.stowplan_destroy.argtypes = [pointer]
+    library.stowplan_output_shape.argtypes = [pointer, number]
+    library.stowplan_output_shape.restype = ctypes.POINTER(ctypes.c_int64)
     for name in ("input", "output"):
         memory = getattr(library, f"stowplan_{name}_memory")
         memory.argtypes, memory.restype = [pointer, number], pointer
@@ -60,13 +62,15 @@ class NodeArg(NamedTuple):
     """Name, shape and element type of an input or output, as onnxruntime describes it."""
 
     name: str
-    shape: list[int]
+    shape: list[int | str]
     type: str
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> "NodeArg":
-        """The description of a tensor in the metadata."""
-        return cls(told["name"], told["shape"], f"tensor({told['dtype']})")
+        """The description of a tensor in the metadata; an extent that only a run tells has a name."""
+        at = told.get("prefix_axis")
+        shape = [f"{told['name']}_{axis}" if axis == at else n for axis, n in enumerate(told["shape"])]
+        return cls(told["name"], shape, f"tensor({told['dtype']})")
 
 
 class InferenceSession:
@@ -136,7 +140,16 @@ class InferenceSession:
                     )
                 place[...] = given
             _check(_LIBRARY.stowplan_run(self._handle))
-            return [self._outputs[name].copy() for name in names]
+            return [self._output(name) for name in names]
+
+    def _output(self, name: str) -> np.ndarray[Any, Any]:
+        """A copy of what the last run gave."""
+        index = list(self._outputs).index(name)
+        place = self._outputs[name]
+        if "prefix_axis" not in metadata["outputs"][index]:
+            return place.copy()
+        shape = _LIBRARY.stowplan_output_shape(self._handle, index)[: place.ndim]
+        return place.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].reshape(shape).copy()
 
     def _names(self) -> str:
         return f"inputs {', '.join(self._inputs)} and outputs {', '.join(self._outputs)}"

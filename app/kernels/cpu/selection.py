@@ -88,6 +88,21 @@ def bounded_compress(x, condition, y, outer, n, inner, begin, end):
                 count += 1
 
 
+def prefix(x, count, y, shape, whole, axis, rank, outer, inner, begin, end):
+    """Y = the first count[0] slices of x along an axis, and shape = that of y.
+
+    x: uint8[outer, whole[axis], inner]; y: uint8[outer, count[0], inner]; shape, whole: int64[rank].
+    """
+    for _ in range(begin, end):
+        for i in range(rank):
+            shape[i] = whole[i]
+        shape[axis] = count[0]
+        n = count[0] * inner
+        for o in range(outer):
+            for i in range(n):
+                y[o * n + i] = x[o * whole[axis] * inner + i]
+
+
 _UNIQUE = """\
 from numba import uint64
 

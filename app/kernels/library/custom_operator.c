@@ -162,10 +162,12 @@ static ort_status *write_output(struct kernel *k, ort_context *context, int inde
     const stowplan_tensor *tensor = stowplan_output(index);
     ort_value *value = 0;
     void *data;
-    ort_status *failed = k->api->context_output(context, (size_t)index, tensor->shape, (size_t)tensor->rank, &value);
+    const int64_t *shape = stowplan_output_shape(k->instance, index);
+    uint64_t bytes = stowplan_output_bytes(k->instance, index);
+    ort_status *failed = k->api->context_output(context, (size_t)index, shape, (size_t)tensor->rank, &value);
     if (failed || !value) return failed; /* NULL: nobody reads it */
     if ((failed = k->api->tensor_data(value, &data))) return failed;
-    if (tensor->bytes) memcpy(data, stowplan_output_memory(k->instance, index), tensor->bytes);
+    if (bytes) memcpy(data, stowplan_output_memory(k->instance, index), bytes);
     return 0;
 }
 

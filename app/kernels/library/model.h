@@ -40,7 +40,7 @@ typedef enum {
 
 typedef struct {
     const char *name;
-    const int64_t *shape; /* rank numbers; the array is dense and row-major */
+    const int64_t *shape; /* rank numbers, of an output the largest; the array is dense and row-major */
     int32_t rank;
     int32_t dtype;        /* a stowplan_dtype */
     uint64_t bytes;
@@ -65,6 +65,10 @@ void stowplan_destroy(stowplan *instance);
 /* Memory that the model reads and writes, aligned to 64 byte, for as long as the instance lives. */
 void *stowplan_input_memory(stowplan *instance, int index);
 const void *stowplan_output_memory(stowplan *instance, int index);
+/* Shape and bytes of an output of the last run; other than stowplan_output tells where the size of the output depends
+ * on the elements of the inputs. */
+const int64_t *stowplan_output_shape(stowplan *instance, int index);
+uint64_t stowplan_output_bytes(stowplan *instance, int index);
 
 /* Runs on the contents of the input memory. Outputs stay until the next run. */
 stowplan_status stowplan_run(stowplan *instance);

@@ -31,6 +31,7 @@ API = (
         "stowplan_output",
     ),
     *("stowplan_create", "stowplan_destroy", "stowplan_input_memory", "stowplan_output_memory"),
+    *("stowplan_output_shape", "stowplan_output_bytes"),
     *("stowplan_run", "stowplan_run_buffers", "stowplan_message"),
     "RegisterCustomOps",  # for onnxruntime
 )

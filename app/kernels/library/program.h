@@ -22,6 +22,7 @@ struct program {
     void *const *kernel;          /* by the first number of a row */
     const stowplan_tensor *input, *output;
     const struct place *input_place, *output_place;
+    const struct place *output_shape; /* IN_NUMBER where every run gives the shape of the tensor */
     const struct feature *feature;
     const char *weights;
     const char *metadata;

@@ -268,8 +268,8 @@ API stowplan_status stowplan_run_buffers(stowplan *s, const void *const *inputs,
     if (status) return status;
     for (int64_t i = 0; i < p->inputs; i++) memcpy(memory(s, p->input_place[i]), inputs[i], p->input[i].bytes);
     status = run(s);
-    for (int64_t i = 0; i < p->outputs && !status; i++)
-        memcpy(outputs[i], memory(s, p->output_place[i]), p->output[i].bytes);
+    for (int i = 0; i < p->outputs && !status; i++)
+        memcpy(outputs[i], memory(s, p->output_place[i]), stowplan_output_bytes(s, i));
     end(s);
     return status;
 }
@@ -294,6 +294,22 @@ API void *stowplan_input_memory(stowplan *s, int index) {
 
 API const void *stowplan_output_memory(stowplan *s, int index) {
     return s && stowplan_output(index) ? memory(s, stowplan_program.output_place[index]) : 0;
+}
+
+API const int64_t *stowplan_output_shape(stowplan *s, int index) {
+    const stowplan_tensor *tensor = stowplan_output(index);
+    if (!s || !tensor) return 0;
+    struct place at = stowplan_program.output_shape[index];
+    return at.space == IN_NUMBER ? tensor->shape : (const int64_t *)memory(s, at);
+}
+
+API uint64_t stowplan_output_bytes(stowplan *s, int index) {
+    const int64_t *shape = stowplan_output_shape(s, index);
+    if (!shape) return 0;
+    const stowplan_tensor *tensor = stowplan_output(index);
+    uint64_t bytes = tensor->bytes;
+    for (int i = 0; i < tensor->rank && bytes; i++) bytes = bytes / (uint64_t)tensor->shape[i] * (uint64_t)shape[i];
+    return bytes;
 }
 
 API const char *stowplan_message(stowplan_status status) {

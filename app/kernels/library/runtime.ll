@@ -3,7 +3,7 @@ source_filename = "app/kernels/library/runtime.c"
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-f80:128-n8:16:32:64-S128"
 target triple = "x86_64-pc-linux-gnu"
 
-%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 %union.pthread_mutex_t = type { %struct.__pthread_mutex_s }
 %struct.__pthread_mutex_s = type { i32, i32, i32, i32, i32, i16, i16, %struct.__pthread_internal_list }
 %struct.__pthread_internal_list = type { ptr, ptr }
@@ -52,14 +52,14 @@ target triple = "x86_64-pc-linux-gnu"
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_check() local_unnamed_addr #0 {
   %1 = alloca [4 x i32], align 16
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %1) #15
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %1) #16
   %2 = getelementptr inbounds i32, ptr %1, i64 1
   %3 = getelementptr inbounds i32, ptr %1, i64 2
   %4 = getelementptr inbounds i32, ptr %1, i64 3
-  %5 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #15, !srcloc !3
+  %5 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0, i32 0) #16, !srcloc !3
   %6 = extractvalue { i32, i32, i32, i32 } %5, 0
   %7 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 8), align 8, !tbaa !4
-  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8
   %9 = tail call i64 @llvm.smax.i64(i64 %7, i64 0)
   br label %10
 
@@ -79,7 +79,7 @@ define i32 @stowplan_check() local_unnamed_addr #0 {
 19:                                               ; preds = %13
   %20 = getelementptr inbounds %struct.feature, ptr %8, i64 %11, i32 1
   %21 = load i32, ptr %20, align 4, !tbaa !13
-  %22 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %15, i32 %21) #15, !srcloc !3
+  %22 = tail call { i32, i32, i32, i32 } asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx},~{dirflag},~{fpsr},~{flags}"(i32 %15, i32 %21) #16, !srcloc !3
   %23 = extractvalue { i32, i32, i32, i32 } %22, 0
   %24 = extractvalue { i32, i32, i32, i32 } %22, 1
   %25 = extractvalue { i32, i32, i32, i32 } %22, 2
@@ -106,7 +106,7 @@ define i32 @stowplan_check() local_unnamed_addr #0 {
   br i1 %39, label %52, label %40
 
 40:                                               ; preds = %37
-  %41 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #15, !srcloc !20
+  %41 = tail call { i32, i32 } asm sideeffect "xgetbv", "={ax},={dx},{cx},~{dirflag},~{fpsr},~{flags}"(i32 0) #16, !srcloc !20
   %42 = extractvalue { i32, i32 } %41, 0
   %43 = trunc i64 %38 to i32
   %44 = and i32 %42, %43
@@ -119,16 +119,16 @@ define i32 @stowplan_check() local_unnamed_addr #0 {
   br i1 %48, label %52, label %49
 
 49:                                               ; preds = %46
-  %50 = tail call i64 (i64, ...) @syscall(i64 noundef 158, i32 noundef 4131, i32 noundef 18) #16
+  %50 = tail call i64 (i64, ...) @syscall(i64 noundef 158, i32 noundef 4131, i32 noundef 18) #17
   %51 = icmp eq i64 %50, 0
   br i1 %51, label %52, label %53
 
 52:                                               ; preds = %37, %46, %49
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %1) #15
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %1) #16
   br label %54
 
 53:                                               ; preds = %13, %19, %40, %49
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %1) #15
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %1) #16
   br label %54
 
 54:                                               ; preds = %52, %53
@@ -150,7 +150,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !24
-  %10 = tail call i32 @getpid() #16
+  %10 = tail call i32 @getpid() #17
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %33
 
@@ -167,7 +167,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   %19 = load ptr, ptr %4, align 8, !tbaa !21
   %20 = add nsw i32 %16, 1
   %21 = sext i32 %20 to i64
-  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #16
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #17
   br label %22
 
 22:                                               ; preds = %18, %12
@@ -183,7 +183,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 28:                                               ; preds = %23
   %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
   %30 = load i64, ptr %29, align 8, !tbaa !26
-  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #16
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #17
   %32 = add nuw nsw i64 %24, 1
   br label %23, !llvm.loop !27
 
@@ -201,7 +201,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   br i1 %41, label %53, label %42
 
 42:                                               ; preds = %37
-  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #17
   %44 = load i32, ptr @weights_users, align 4, !tbaa !14
   %45 = add nsw i32 %44, -1
   store i32 %45, ptr @weights_users, align 4, !tbaa !14
@@ -211,12 +211,12 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 47:                                               ; preds = %42
   %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !28
   %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !26
-  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #16
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #17
   store ptr null, ptr @weights_copy, align 8, !tbaa !28
   br label %51
 
 51:                                               ; preds = %42, %47
-  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #17
   br label %53
 
 53:                                               ; preds = %51, %37, %33
@@ -228,11 +228,11 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 57:                                               ; preds = %53
   %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
   %59 = load i64, ptr %58, align 8, !tbaa !31
-  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #16
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #17
   br label %61
 
 61:                                               ; preds = %57, %53
-  tail call void @free(ptr noundef nonnull %0) #16
+  tail call void @free(ptr noundef nonnull %0) #17
   br label %62
 
 62:                                               ; preds = %1, %61
@@ -273,12 +273,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %8, label %247, label %9
 
 9:                                                ; preds = %5
-  %10 = tail call i32 @stowplan_check() #17
+  %10 = tail call i32 @stowplan_check() #18
   %11 = icmp eq i32 %10, 0
   br i1 %11, label %12, label %247
 
 12:                                               ; preds = %9
-  %13 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #18
+  %13 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #19
   %14 = icmp eq ptr %13, null
   br i1 %14, label %247, label %15
 
@@ -295,7 +295,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   store i32 %2, ptr %23, align 4, !tbaa !29
   %24 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 3
   store i32 -1, ptr %24, align 4, !tbaa !33
-  %25 = tail call i32 @getpid() #16
+  %25 = tail call i32 @getpid() #17
   %26 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 6
   store i32 %25, ptr %26, align 8, !tbaa !24
   %27 = sext i32 %22 to i64
@@ -327,7 +327,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %53 = add i64 %52, %48
   %54 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 13
   %55 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 14
-  %56 = tail call fastcc ptr @map_pages(i64 noundef %53, ptr noundef nonnull %54, ptr noundef nonnull %55) #17
+  %56 = tail call fastcc ptr @map_pages(i64 noundef %53, ptr noundef nonnull %54, ptr noundef nonnull %55) #18
   %57 = icmp eq ptr %56, null
   br i1 %57, label %58, label %60
 
@@ -342,28 +342,28 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %62, label %63, label %65
 
 63:                                               ; preds = %60
-  %64 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
+  %64 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !38
   br label %87
 
 65:                                               ; preds = %60
-  %66 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
+  %66 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #17
   %67 = load i32, ptr @weights_users, align 4, !tbaa !14
   %68 = icmp eq i32 %67, 0
   br i1 %68, label %69, label %78
 
 69:                                               ; preds = %65
   %70 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !39
-  %71 = tail call fastcc ptr @map_pages(i64 noundef %70, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #17
+  %71 = tail call fastcc ptr @map_pages(i64 noundef %70, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #18
   store ptr %71, ptr @weights_copy, align 8, !tbaa !28
   %72 = icmp eq ptr %71, null
   br i1 %72, label %84, label %73
 
 73:                                               ; preds = %69
-  %74 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !38
+  %74 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !38
   tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %71, ptr align 1 %74, i64 %70, i1 false)
   %75 = load ptr, ptr @weights_mapped, align 8, !tbaa !28
   %76 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !26
-  %77 = tail call i32 @mprotect(ptr noundef %75, i64 noundef %76, i32 noundef 1) #16
+  %77 = tail call i32 @mprotect(ptr noundef %75, i64 noundef %76, i32 noundef 1) #17
   br label %78
 
 78:                                               ; preds = %73, %65
@@ -379,7 +379,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 84:                                               ; preds = %81, %78, %69
   %85 = phi ptr [ %79, %81 ], [ null, %78 ], [ null, %69 ]
-  %86 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
+  %86 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #17
   br label %87
 
 87:                                               ; preds = %84, %63
@@ -390,7 +390,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %90, label %91, label %92
 
 91:                                               ; preds = %58, %87
-  tail call void @stowplan_destroy(ptr noundef nonnull %13) #17
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #18
   br label %247
 
 92:                                               ; preds = %87
@@ -554,7 +554,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %201 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 6
   store i64 %193, ptr %201, align 8
   %202 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 15
-  %203 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %202) #16
+  %203 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %202) #17
   %204 = load ptr, ptr %97, align 8, !tbaa !21
   %205 = getelementptr inbounds i64, ptr %204, i64 48
   %206 = load i32, ptr %13, align 8, !tbaa !32
@@ -578,9 +578,9 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %218 = shl i64 %212, 5
   %219 = and i64 %218, 4294967264
   %220 = getelementptr inbounds i64, ptr %209, i64 %219
-  %221 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %220, ptr noundef null) #16
+  %221 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %220, ptr noundef null) #17
   %222 = getelementptr inbounds i64, ptr %220, i64 16
-  %223 = tail call i32 @pthread_cond_init(ptr noundef nonnull %222, ptr noundef null) #16
+  %223 = tail call i32 @pthread_cond_init(ptr noundef nonnull %222, ptr noundef null) #17
   %224 = add nuw nsw i64 %212, 1
   %225 = load i32, ptr %13, align 8, !tbaa !32
   br label %210, !llvm.loop !51
@@ -593,7 +593,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %230, label %231, label %246
 
 231:                                              ; preds = %226
-  %232 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #19
+  %232 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #20
   %233 = icmp eq ptr %232, null
   br i1 %233, label %244, label %234
 
@@ -603,12 +603,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %236 = trunc i64 %228 to i32
   store i32 %236, ptr %235, align 8, !tbaa !54
   %237 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 16, i64 %228
-  %238 = tail call i32 @pthread_create(ptr noundef nonnull %237, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %232) #16
+  %238 = tail call i32 @pthread_create(ptr noundef nonnull %237, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %232) #17
   %239 = icmp eq i32 %238, 0
   br i1 %239, label %241, label %240
 
 240:                                              ; preds = %234
-  tail call void @free(ptr noundef nonnull %232) #16
+  tail call void @free(ptr noundef nonnull %232) #17
   br label %244
 
 241:                                              ; preds = %234
@@ -619,7 +619,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 244:                                              ; preds = %231, %240
   %245 = phi i32 [ 2, %240 ], [ 1, %231 ]
-  tail call void @stowplan_destroy(ptr noundef nonnull %13) #17
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #18
   br label %247
 
 246:                                              ; preds = %226
@@ -639,7 +639,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
-  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #16
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #17
   %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
   br i1 %8, label %18, label %9
 
@@ -648,7 +648,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   br i1 %10, label %11, label %13
 
 11:                                               ; preds = %9
-  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #16
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #17
   br label %13
 
 13:                                               ; preds = %11, %9
@@ -673,12 +673,12 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
-  %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #18
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
 
 4:                                                ; preds = %1
-  %5 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #18
   %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
   store atomic i32 0, ptr %6 release, align 8
   br label %7
@@ -702,7 +702,7 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !24
-  %10 = tail call i32 @getpid() #16
+  %10 = tail call i32 @getpid() #17
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %17
 
@@ -734,7 +734,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %10, label %11, label %58
 
 11:                                               ; preds = %6
-  %12 = tail call i32 @sched_getcpu() #16
+  %12 = tail call i32 @sched_getcpu() #17
   %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
   %14 = load i32, ptr %13, align 4, !tbaa !33
   %15 = icmp eq i32 %12, %14
@@ -742,7 +742,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 16:                                               ; preds = %11
   store i32 %12, ptr %13, align 4, !tbaa !33
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #15
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #16
   %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !56
   %18 = icmp ult i32 %12, 1024
@@ -795,19 +795,19 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %51, label %52, label %53
 
 52:                                               ; preds = %47, %35
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #15
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #16
   br label %58
 
 53:                                               ; preds = %47
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
   %55 = load i64, ptr %54, align 8, !tbaa !26
-  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #16
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #17
   %57 = add nuw nsw i64 %48, 1
   br label %47, !llvm.loop !59
 
 58:                                               ; preds = %52, %11, %6, %1
   %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
-  call void @stowplan_lead(ptr noundef nonnull %59) #16
+  call void @stowplan_lead(ptr noundef nonnull %59) #17
   %60 = load atomic i32, ptr @stowplan_raised monotonic, align 4
   %61 = icmp eq i32 %60, 0
   %62 = select i1 %61, i32 0, i32 7
@@ -833,14 +833,14 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br label %20
 
 14:                                               ; preds = %7
-  br i1 %5, label %75, label %15
+  br i1 %5, label %74, label %15
 
 15:                                               ; preds = %14
   %16 = getelementptr inbounds ptr, ptr %1, i64 %8
   %17 = load ptr, ptr %16, align 8, !tbaa !28
   %18 = icmp eq ptr %17, null
   %19 = add nuw i64 %8, 1
-  br i1 %18, label %75, label %7, !llvm.loop !62
+  br i1 %18, label %74, label %7, !llvm.loop !62
 
 20:                                               ; preds = %24, %10
   %21 = phi i64 [ %28, %24 ], [ 0, %10 ]
@@ -848,110 +848,164 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %22, label %29, label %23
 
 23:                                               ; preds = %20
-  br i1 %12, label %75, label %24
+  br i1 %12, label %74, label %24
 
 24:                                               ; preds = %23
   %25 = getelementptr inbounds ptr, ptr %2, i64 %21
   %26 = load ptr, ptr %25, align 8, !tbaa !28
   %27 = icmp eq ptr %26, null
   %28 = add nuw i64 %21, 1
-  br i1 %27, label %75, label %20, !llvm.loop !63
+  br i1 %27, label %74, label %20, !llvm.loop !63
 
 29:                                               ; preds = %20
-  %30 = tail call fastcc i32 @begin(ptr noundef %0) #17
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #18
   %31 = icmp eq i32 %30, 0
-  br i1 %31, label %32, label %75
+  br i1 %31, label %32, label %74
 
 32:                                               ; preds = %29
   %33 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8
   %34 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   br label %35
 
-35:                                               ; preds = %32, %44
-  %36 = phi i64 [ %56, %44 ], [ 0, %32 ]
+35:                                               ; preds = %32, %43
+  %36 = phi i64 [ %55, %43 ], [ 0, %32 ]
   %37 = icmp eq i64 %36, %6
-  br i1 %37, label %38, label %44
+  br i1 %37, label %38, label %43
 
 38:                                               ; preds = %35
-  %39 = tail call fastcc i32 @run(ptr noundef %0) #17
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #18
   %40 = freeze i32 %39
   %41 = icmp eq i32 %40, 0
   %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
-  %43 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
-  br i1 %41, label %57, label %60
+  br i1 %41, label %56, label %59
 
-44:                                               ; preds = %35
-  %45 = getelementptr inbounds %struct.place, ptr %33, i64 %36
-  %46 = load i64, ptr %45, align 8
-  %47 = getelementptr inbounds { i64, i64 }, ptr %45, i64 0, i32 1
-  %48 = load i64, ptr %47, align 8
-  %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %46
-  %50 = load ptr, ptr %49, align 8, !tbaa !28
-  %51 = getelementptr inbounds i8, ptr %50, i64 %48
-  %52 = getelementptr inbounds ptr, ptr %1, i64 %36
-  %53 = load ptr, ptr %52, align 8, !tbaa !28
-  %54 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
-  %55 = load i64, ptr %54, align 8, !tbaa !64
-  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %51, ptr align 1 %53, i64 %55, i1 false)
-  %56 = add nuw i64 %36, 1
+43:                                               ; preds = %35
+  %44 = getelementptr inbounds %struct.place, ptr %33, i64 %36
+  %45 = load i64, ptr %44, align 8
+  %46 = getelementptr inbounds { i64, i64 }, ptr %44, i64 0, i32 1
+  %47 = load i64, ptr %46, align 8
+  %48 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %45
+  %49 = load ptr, ptr %48, align 8, !tbaa !28
+  %50 = getelementptr inbounds i8, ptr %49, i64 %47
+  %51 = getelementptr inbounds ptr, ptr %1, i64 %36
+  %52 = load ptr, ptr %51, align 8, !tbaa !28
+  %53 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
+  %54 = load i64, ptr %53, align 8, !tbaa !64
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %50, ptr align 1 %52, i64 %54, i1 false)
+  %55 = add nuw i64 %36, 1
   br label %35, !llvm.loop !66
 
-57:                                               ; preds = %38, %62
-  %58 = phi i64 [ %74, %62 ], [ 0, %38 ]
-  %59 = icmp eq i64 %58, %13
-  br i1 %59, label %60, label %62
+56:                                               ; preds = %38, %61
+  %57 = phi i64 [ %73, %61 ], [ 0, %38 ]
+  %58 = icmp eq i64 %57, %13
+  br i1 %58, label %59, label %61
 
-60:                                               ; preds = %57, %38
-  %61 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
-  store atomic i32 0, ptr %61 release, align 8
-  br label %75
+59:                                               ; preds = %56, %38
+  %60 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  store atomic i32 0, ptr %60 release, align 8
+  br label %74
 
-62:                                               ; preds = %57
-  %63 = getelementptr inbounds ptr, ptr %2, i64 %58
-  %64 = load ptr, ptr %63, align 8, !tbaa !28
-  %65 = getelementptr inbounds %struct.place, ptr %42, i64 %58
-  %66 = load i64, ptr %65, align 8
-  %67 = getelementptr inbounds { i64, i64 }, ptr %65, i64 0, i32 1
-  %68 = load i64, ptr %67, align 8
-  %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %66
-  %70 = load ptr, ptr %69, align 8, !tbaa !28
-  %71 = getelementptr inbounds i8, ptr %70, i64 %68
-  %72 = getelementptr inbounds %struct.stowplan_tensor, ptr %43, i64 %58, i32 4
-  %73 = load i64, ptr %72, align 8, !tbaa !64
-  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %64, ptr align 1 %71, i64 %73, i1 false)
-  %74 = add nuw i64 %58, 1
-  br label %57, !llvm.loop !67
+61:                                               ; preds = %56
+  %62 = getelementptr inbounds ptr, ptr %2, i64 %57
+  %63 = load ptr, ptr %62, align 8, !tbaa !28
+  %64 = getelementptr inbounds %struct.place, ptr %42, i64 %57
+  %65 = load i64, ptr %64, align 8
+  %66 = getelementptr inbounds { i64, i64 }, ptr %64, i64 0, i32 1
+  %67 = load i64, ptr %66, align 8
+  %68 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %65
+  %69 = load ptr, ptr %68, align 8, !tbaa !28
+  %70 = getelementptr inbounds i8, ptr %69, i64 %67
+  %71 = trunc i64 %57 to i32
+  %72 = tail call i64 @stowplan_output_bytes(ptr noundef %0, i32 noundef %71) #18
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %63, ptr align 1 %70, i64 %72, i1 false)
+  %73 = add nuw i64 %57, 1
+  br label %56, !llvm.loop !67
 
-75:                                               ; preds = %15, %14, %24, %23, %60, %29
-  %76 = phi i32 [ %40, %60 ], [ %30, %29 ], [ 6, %23 ], [ 6, %24 ], [ 6, %14 ], [ 6, %15 ]
-  ret i32 %76
+74:                                               ; preds = %15, %14, %24, %23, %59, %29
+  %75 = phi i32 [ %40, %59 ], [ %30, %29 ], [ 6, %23 ], [ 6, %24 ], [ 6, %14 ], [ 6, %15 ]
+  ret i32 %75
 }
 
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
 declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #7
 
+; Function Attrs: minsize nofree norecurse nosync nounwind optsize memory(read, inaccessiblemem: none) uwtable
+define i64 @stowplan_output_bytes(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #8 {
+  %3 = tail call ptr @stowplan_output_shape(ptr noundef %0, i32 noundef %1) #18
+  %4 = icmp eq ptr %3, null
+  br i1 %4, label %37, label %5
+
+5:                                                ; preds = %2
+  %6 = icmp slt i32 %1, 0
+  br i1 %6, label %14, label %7
+
+7:                                                ; preds = %5
+  %8 = zext i32 %1 to i64
+  %9 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
+  %10 = icmp sgt i64 %9, %8
+  br i1 %10, label %11, label %14
+
+11:                                               ; preds = %7
+  %12 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !68
+  %13 = getelementptr inbounds %struct.stowplan_tensor, ptr %12, i64 %8
+  br label %14
+
+14:                                               ; preds = %5, %7, %11
+  %15 = phi ptr [ %13, %11 ], [ null, %7 ], [ null, %5 ]
+  %16 = getelementptr inbounds %struct.stowplan_tensor, ptr %15, i64 0, i32 4
+  %17 = load i64, ptr %16, align 8, !tbaa !64
+  %18 = getelementptr inbounds %struct.stowplan_tensor, ptr %15, i64 0, i32 2
+  %19 = load i32, ptr %18, align 8, !tbaa !69
+  %20 = getelementptr inbounds %struct.stowplan_tensor, ptr %15, i64 0, i32 1
+  %21 = sext i32 %19 to i64
+  br label %22
+
+22:                                               ; preds = %28, %14
+  %23 = phi i64 [ %36, %28 ], [ 0, %14 ]
+  %24 = phi i64 [ %35, %28 ], [ %17, %14 ]
+  %25 = icmp slt i64 %23, %21
+  %26 = icmp ne i64 %24, 0
+  %27 = select i1 %25, i1 %26, i1 false
+  br i1 %27, label %28, label %37
+
+28:                                               ; preds = %22
+  %29 = load ptr, ptr %20, align 8, !tbaa !70
+  %30 = getelementptr inbounds i64, ptr %29, i64 %23
+  %31 = load i64, ptr %30, align 8, !tbaa !26
+  %32 = udiv i64 %24, %31
+  %33 = getelementptr inbounds i64, ptr %3, i64 %23
+  %34 = load i64, ptr %33, align 8, !tbaa !26
+  %35 = mul i64 %34, %32
+  %36 = add nuw nsw i64 %23, 1
+  br label %22, !llvm.loop !71
+
+37:                                               ; preds = %22, %2
+  %38 = phi i64 [ 0, %2 ], [ %24, %22 ]
+  ret i64 %38
+}
+
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_metadata() local_unnamed_addr #8 {
-  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !68
+define ptr @stowplan_metadata() local_unnamed_addr #9 {
+  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !72
   ret ptr %1
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_input_count() local_unnamed_addr #8 {
+define i32 @stowplan_input_count() local_unnamed_addr #9 {
   %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_output_count() local_unnamed_addr #8 {
+define i32 @stowplan_output_count() local_unnamed_addr #9 {
   %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
+define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #9 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
@@ -962,7 +1016,7 @@ define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
   br i1 %6, label %7, label %10
 
 7:                                                ; preds = %3
-  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !69
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !73
   %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
   br label %10
 
@@ -972,7 +1026,7 @@ define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
+define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #9 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
@@ -983,7 +1037,7 @@ define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
   br i1 %6, label %7, label %10
 
 7:                                                ; preds = %3
-  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !70
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !68
   %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
   br label %10
 
@@ -993,7 +1047,7 @@ define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #10 {
   %3 = icmp eq ptr %0, null
   %4 = icmp slt i32 %1, 0
   %5 = or i1 %3, %4
@@ -1007,7 +1061,7 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
   br i1 %12, label %22, label %13
 
 13:                                               ; preds = %2
-  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !71
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !74
   %15 = getelementptr inbounds %struct.place, ptr %14, i64 %6
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
@@ -1023,7 +1077,7 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #10 {
   %3 = icmp eq ptr %0, null
   %4 = icmp slt i32 %1, 0
   %5 = or i1 %3, %4
@@ -1037,7 +1091,7 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
   br i1 %12, label %22, label %13
 
 13:                                               ; preds = %2
-  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !72
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !75
   %15 = getelementptr inbounds %struct.place, ptr %14, i64 %6
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds { i64, i64 }, ptr %15, i64 0, i32 1
@@ -1052,8 +1106,51 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
   ret ptr %23
 }
 
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define ptr @stowplan_output_shape(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #10 {
+  %3 = icmp slt i32 %1, 0
+  br i1 %3, label %27, label %4
+
+4:                                                ; preds = %2
+  %5 = zext i32 %1 to i64
+  %6 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
+  %7 = icmp sgt i64 %6, %5
+  br i1 %7, label %8, label %27
+
+8:                                                ; preds = %4
+  %9 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !68
+  %10 = icmp ne ptr %0, null
+  %11 = icmp ne ptr %9, null
+  %12 = select i1 %10, i1 %11, i1 false
+  br i1 %12, label %13, label %27
+
+13:                                               ; preds = %8
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8, !tbaa !76
+  %15 = getelementptr inbounds %struct.place, ptr %14, i64 %5
+  %16 = load i64, ptr %15, align 8, !tbaa.struct !77
+  %17 = icmp eq i64 %16, 0
+  br i1 %17, label %18, label %21
+
+18:                                               ; preds = %13
+  %19 = getelementptr inbounds %struct.stowplan_tensor, ptr %9, i64 %5, i32 1
+  %20 = load ptr, ptr %19, align 8, !tbaa !70
+  br label %27
+
+21:                                               ; preds = %13
+  %22 = getelementptr inbounds i8, ptr %15, i64 8
+  %23 = load i64, ptr %22, align 8, !tbaa.struct !78
+  %24 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
+  %25 = load ptr, ptr %24, align 8, !tbaa !28
+  %26 = getelementptr inbounds i8, ptr %25, i64 %23
+  br label %27
+
+27:                                               ; preds = %2, %4, %18, %21, %8
+  %28 = phi ptr [ null, %8 ], [ %20, %18 ], [ %26, %21 ], [ null, %4 ], [ null, %2 ]
+  ret ptr %28
+}
+
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
+define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #9 {
   %2 = icmp ult i32 %0, 8
   br i1 %2, label %3, label %7
 
@@ -1074,42 +1171,42 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %4 = alloca i32, align 4
   %5 = alloca i32, align 4
   %6 = alloca i32, align 4
-  %7 = load ptr, ptr %1, align 8, !tbaa !73
-  %8 = tail call ptr %7(i32 noundef 16) #16
+  %7 = load ptr, ptr %1, align 8, !tbaa !79
+  %8 = tail call ptr %7(i32 noundef 16) #17
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %19
 
 10:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #15
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #16
   %11 = getelementptr inbounds %struct.ort_api_base, ptr %1, i64 0, i32 1
-  %12 = load ptr, ptr %11, align 8, !tbaa !75
-  %13 = tail call ptr %12() #16
-  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #16
-  %15 = load ptr, ptr %1, align 8, !tbaa !73
-  %16 = tail call ptr %15(i32 noundef 1) #16
-  %17 = load ptr, ptr %16, align 8, !tbaa !76
-  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #16
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #15
+  %12 = load ptr, ptr %11, align 8, !tbaa !81
+  %13 = tail call ptr %12() #17
+  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #17
+  %15 = load ptr, ptr %1, align 8, !tbaa !79
+  %16 = tail call ptr %15(i32 noundef 1) #17
+  %17 = load ptr, ptr %16, align 8, !tbaa !82
+  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #17
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #16
   br label %108
 
 19:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #15
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #16
   store i32 0, ptr %4, align 4, !tbaa !14
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #15
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #16
   store i32 1, ptr %5, align 4, !tbaa !14
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #15
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #16
   store i32 1, ptr %6, align 4, !tbaa !14
-  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #17
+  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #18
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %106
 
 22:                                               ; preds = %19
-  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #17
+  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #18
   %24 = icmp eq ptr %23, null
   br i1 %24, label %25, label %106
 
 25:                                               ; preds = %22
-  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #17
+  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #18
   %27 = icmp eq ptr %26, null
   br i1 %27, label %28, label %106
 
@@ -1121,7 +1218,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %33 = icmp eq i32 %32, 0
   %34 = select i1 %33, i32 2, i32 0
   %35 = or i32 %34, %31
-  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #16
+  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #17
   %37 = load i32, ptr %4, align 4
   br label %38
 
@@ -1133,116 +1230,116 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 
 42:                                               ; preds = %38
   %43 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 1
-  %44 = load ptr, ptr %43, align 8, !tbaa !78
+  %44 = load ptr, ptr %43, align 8, !tbaa !84
   %45 = icmp eq ptr %44, %8
   br i1 %45, label %46, label %54
 
 46:                                               ; preds = %42
   %47 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 2
-  %48 = load i32, ptr %47, align 8, !tbaa !81
+  %48 = load i32, ptr %47, align 8, !tbaa !87
   %49 = icmp eq i32 %48, %37
   br i1 %49, label %50, label %54
 
 50:                                               ; preds = %46
   %51 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 3
-  %52 = load i32, ptr %51, align 4, !tbaa !82
+  %52 = load i32, ptr %51, align 4, !tbaa !88
   %53 = icmp eq i32 %52, %35
   br i1 %53, label %95, label %54
 
 54:                                               ; preds = %46, %42, %50
   %55 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 5
-  br label %38, !llvm.loop !83
+  br label %38, !llvm.loop !89
 
 56:                                               ; preds = %38
-  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #18
+  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #19
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %62
 
 59:                                               ; preds = %56
-  %60 = load ptr, ptr %8, align 8, !tbaa !76
-  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #16
+  %60 = load ptr, ptr %8, align 8, !tbaa !82
+  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #17
   br label %95
 
 62:                                               ; preds = %56
-  store i32 16, ptr %57, align 8, !tbaa.struct !84
+  store i32 16, ptr %57, align 8, !tbaa.struct !90
   %63 = getelementptr inbounds i8, ptr %57, i64 16
-  store ptr @operator_name, ptr %63, align 8, !tbaa.struct !85
+  store ptr @operator_name, ptr %63, align 8, !tbaa.struct !91
   %64 = getelementptr inbounds i8, ptr %57, i64 24
-  store ptr @operator_provider, ptr %64, align 8, !tbaa.struct !86
+  store ptr @operator_provider, ptr %64, align 8, !tbaa.struct !92
   %65 = getelementptr inbounds i8, ptr %57, i64 32
-  store ptr @operator_input, ptr %65, align 8, !tbaa.struct !87
+  store ptr @operator_input, ptr %65, align 8, !tbaa.struct !93
   %66 = getelementptr inbounds i8, ptr %57, i64 40
-  store ptr @operator_inputs, ptr %66, align 8, !tbaa.struct !88
+  store ptr @operator_inputs, ptr %66, align 8, !tbaa.struct !94
   %67 = getelementptr inbounds i8, ptr %57, i64 48
-  store ptr @operator_output, ptr %67, align 8, !tbaa.struct !89
+  store ptr @operator_output, ptr %67, align 8, !tbaa.struct !95
   %68 = getelementptr inbounds i8, ptr %57, i64 56
-  store ptr @operator_outputs, ptr %68, align 8, !tbaa.struct !90
+  store ptr @operator_outputs, ptr %68, align 8, !tbaa.struct !96
   %69 = getelementptr inbounds i8, ptr %57, i64 72
-  store ptr @destroy_kernel, ptr %69, align 8, !tbaa.struct !91
+  store ptr @destroy_kernel, ptr %69, align 8, !tbaa.struct !97
   %70 = getelementptr inbounds i8, ptr %57, i64 80
-  store ptr @operator_zero, ptr %70, align 8, !tbaa.struct !92
+  store ptr @operator_zero, ptr %70, align 8, !tbaa.struct !98
   %71 = getelementptr inbounds i8, ptr %57, i64 88
-  store ptr @operator_zero, ptr %71, align 8, !tbaa.struct !93
+  store ptr @operator_zero, ptr %71, align 8, !tbaa.struct !99
   %72 = getelementptr inbounds i8, ptr %57, i64 96
-  store ptr @operator_zero, ptr %72, align 8, !tbaa.struct !94
+  store ptr @operator_zero, ptr %72, align 8, !tbaa.struct !100
   %73 = getelementptr inbounds i8, ptr %57, i64 136
-  store ptr @create_kernel, ptr %73, align 8, !tbaa.struct !95
+  store ptr @create_kernel, ptr %73, align 8, !tbaa.struct !101
   %74 = getelementptr inbounds i8, ptr %57, i64 144
-  store ptr @compute_kernel, ptr %74, align 8, !tbaa.struct !96
+  store ptr @compute_kernel, ptr %74, align 8, !tbaa.struct !102
   %75 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 1
-  store ptr %8, ptr %75, align 8, !tbaa !78
+  store ptr %8, ptr %75, align 8, !tbaa !84
   %76 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 2
-  store i32 %37, ptr %76, align 8, !tbaa !81
+  store i32 %37, ptr %76, align 8, !tbaa !87
   %77 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 3
-  store i32 %35, ptr %77, align 4, !tbaa !82
+  store i32 %35, ptr %77, align 4, !tbaa !88
   %78 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 2
-  %79 = load ptr, ptr %78, align 8, !tbaa !97
-  %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !98
+  %79 = load ptr, ptr %78, align 8, !tbaa !103
+  %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 21), align 8, !tbaa !104
   %81 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 4
-  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #16
+  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #17
   %83 = icmp eq ptr %82, null
   br i1 %83, label %84, label %90
 
 84:                                               ; preds = %62
   %85 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 3
-  %86 = load ptr, ptr %85, align 8, !tbaa !99
-  %87 = load ptr, ptr %81, align 8, !tbaa !100
-  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #16
+  %86 = load ptr, ptr %85, align 8, !tbaa !105
+  %87 = load ptr, ptr %81, align 8, !tbaa !106
+  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #17
   %89 = icmp eq ptr %88, null
   br i1 %89, label %92, label %90
 
 90:                                               ; preds = %84, %62
   %91 = phi ptr [ %88, %84 ], [ %82, %62 ]
-  tail call void @free(ptr noundef nonnull %57) #16
+  tail call void @free(ptr noundef nonnull %57) #17
   br label %95
 
 92:                                               ; preds = %84
   %93 = load ptr, ptr @operators, align 8, !tbaa !28
   %94 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 5
-  store ptr %93, ptr %94, align 8, !tbaa !101
+  store ptr %93, ptr %94, align 8, !tbaa !107
   store ptr %57, ptr @operators, align 8, !tbaa !28
   br label %95
 
 95:                                               ; preds = %50, %92, %90, %59
   %96 = phi ptr [ null, %59 ], [ %57, %92 ], [ null, %90 ], [ %40, %50 ]
   %97 = phi ptr [ %61, %59 ], [ null, %92 ], [ %91, %90 ], [ null, %50 ]
-  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #16
+  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #17
   %99 = icmp eq ptr %97, null
   br i1 %99, label %100, label %106
 
 100:                                              ; preds = %95
   %101 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 4
-  %102 = load ptr, ptr %101, align 8, !tbaa !102
+  %102 = load ptr, ptr %101, align 8, !tbaa !108
   %103 = getelementptr inbounds %struct.operator, ptr %96, i64 0, i32 4
-  %104 = load ptr, ptr %103, align 8, !tbaa !100
-  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #16
+  %104 = load ptr, ptr %103, align 8, !tbaa !106
+  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #17
   br label %106
 
 106:                                              ; preds = %19, %22, %100, %95, %25
   %107 = phi ptr [ %26, %25 ], [ %105, %100 ], [ %97, %95 ], [ %23, %22 ], [ %20, %19 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #15
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #15
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #15
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #16
   br label %108
 
 108:                                              ; preds = %106, %10
@@ -1251,7 +1348,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 }
 
 ; Function Attrs: minsize nofree nounwind optsize
-declare noundef i32 @snprintf(ptr noalias nocapture noundef writeonly, i64 noundef, ptr nocapture noundef readonly, ...) local_unnamed_addr #10
+declare noundef i32 @snprintf(ptr noalias nocapture noundef writeonly, i64 noundef, ptr nocapture noundef readonly, ...) local_unnamed_addr #11
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2, i32 noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #0 {
@@ -1259,16 +1356,16 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %7 = alloca [8 x i8], align 8
   %8 = alloca [512 x i8], align 16
   %9 = alloca i64, align 8
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #15
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #16
   store i32 0, ptr %6, align 4, !tbaa !14
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #15
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #16
   store i64 0, ptr %7, align 8
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #15
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #15
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #16
   store i64 8, ptr %9, align 8, !tbaa !26
   %10 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 19
-  %11 = load ptr, ptr %10, align 8, !tbaa !103
-  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #16
+  %11 = load ptr, ptr %10, align 8, !tbaa !109
+  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #17
   %13 = icmp eq ptr %12, null
   %14 = load i32, ptr %6, align 4
   %15 = icmp ne i32 %14, 0
@@ -1277,8 +1374,8 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 
 17:                                               ; preds = %5
   %18 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 20
-  %19 = load ptr, ptr %18, align 8, !tbaa !104
-  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #16
+  %19 = load ptr, ptr %18, align 8, !tbaa !110
+  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #17
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %45
 
@@ -1296,7 +1393,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %31 = add i32 %30, -48
   %32 = add i32 %31, %29
   %33 = getelementptr inbounds i8, ptr %24, i64 1
-  br label %22, !llvm.loop !105
+  br label %22, !llvm.loop !111
 
 34:                                               ; preds = %22
   %35 = icmp eq ptr %24, %7
@@ -1313,17 +1410,17 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   br label %45
 
 41:                                               ; preds = %36, %34
-  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #16
-  %43 = load ptr, ptr %0, align 8, !tbaa !76
-  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #16
+  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #17
+  %43 = load ptr, ptr %0, align 8, !tbaa !82
+  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #17
   br label %45
 
 45:                                               ; preds = %40, %41, %17, %5
   %46 = phi ptr [ %12, %5 ], [ %20, %17 ], [ %44, %41 ], [ null, %40 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #15
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #15
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #15
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #15
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #16
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #16
   ret ptr %46
 }
 
@@ -1352,7 +1449,7 @@ declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
-declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
+declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #12
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
@@ -1362,13 +1459,13 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
   %2 = load ptr, ptr %0, align 8, !tbaa !52
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
   %4 = load i32, ptr %3, align 8, !tbaa !54
-  tail call void @free(ptr noundef %0) #16
+  tail call void @free(ptr noundef %0) #17
   %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
   %6 = load ptr, ptr %5, align 8, !tbaa !21
   %7 = sext i32 %4 to i64
   %8 = load i32, ptr %2, align 8, !tbaa !32
   %9 = sext i32 %8 to i64
-  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #16
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #17
   ret ptr null
 }
 
@@ -1385,39 +1482,39 @@ declare i32 @sched_getcpu() local_unnamed_addr #1
 declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #8 {
+define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #9 {
   ret ptr @.str.14
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #8 {
+define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #9 {
   ret ptr null
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define internal i32 @operator_input(ptr nocapture readnone %0, i64 noundef %1) #9 {
-  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !69
+define internal i32 @operator_input(ptr nocapture readnone %0, i64 noundef %1) #10 {
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !73
   %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
-  %5 = load i32, ptr %4, align 4, !tbaa !106
+  %5 = load i32, ptr %4, align 4, !tbaa !112
   ret i32 %5
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_inputs(ptr nocapture readnone %0) #8 {
+define internal i64 @operator_inputs(ptr nocapture readnone %0) #9 {
   %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
   ret i64 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define internal i32 @operator_output(ptr nocapture readnone %0, i64 noundef %1) #9 {
-  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !70
+define internal i32 @operator_output(ptr nocapture readnone %0, i64 noundef %1) #10 {
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !68
   %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
-  %5 = load i32, ptr %4, align 4, !tbaa !106
+  %5 = load i32, ptr %4, align 4, !tbaa !112
   ret i32 %5
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_outputs(ptr nocapture readnone %0) #8 {
+define internal i64 @operator_outputs(ptr nocapture readnone %0) #9 {
   %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !61
   ret i64 %2
 }
@@ -1429,9 +1526,9 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
-  %5 = load ptr, ptr %4, align 8, !tbaa !107
-  tail call void @stowplan_destroy(ptr noundef %5) #17
-  tail call void @free(ptr noundef nonnull %0) #16
+  %5 = load ptr, ptr %4, align 8, !tbaa !113
+  tail call void @stowplan_destroy(ptr noundef %5) #18
+  tail call void @free(ptr noundef nonnull %0) #17
   br label %6
 
 6:                                                ; preds = %1, %3
@@ -1439,38 +1536,38 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
+define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #9 {
   ret i32 0
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
-  %5 = tail call noalias dereferenceable_or_null(56) ptr @calloc(i64 noundef 1, i64 noundef 56) #18
+  %5 = tail call noalias dereferenceable_or_null(56) ptr @calloc(i64 noundef 1, i64 noundef 56) #19
   %6 = icmp eq ptr %5, null
   br i1 %6, label %15, label %7
 
 7:                                                ; preds = %4
   %8 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 1
   %9 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 2
-  %10 = load i32, ptr %9, align 8, !tbaa !81
+  %10 = load i32, ptr %9, align 8, !tbaa !87
   %11 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 3
-  %12 = load i32, ptr %11, align 4, !tbaa !82
-  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #17
+  %12 = load i32, ptr %11, align 4, !tbaa !88
+  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #18
   %14 = icmp eq i32 %13, 0
   br i1 %14, label %20, label %15
 
 15:                                               ; preds = %4, %7
   %16 = phi i32 [ %13, %7 ], [ 1, %4 ]
-  tail call void @free(ptr noundef %5) #16
-  %17 = load ptr, ptr %1, align 8, !tbaa !76
-  %18 = tail call ptr @stowplan_message(i32 noundef %16) #17
-  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #16
+  tail call void @free(ptr noundef %5) #17
+  %17 = load ptr, ptr %1, align 8, !tbaa !82
+  %18 = tail call ptr @stowplan_message(i32 noundef %16) #18
+  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #17
   br label %23
 
 20:                                               ; preds = %7
-  store ptr %1, ptr %5, align 8, !tbaa !109
+  store ptr %1, ptr %5, align 8, !tbaa !115
   %21 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 2
-  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #16
+  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #17
   store ptr %5, ptr %3, align 8, !tbaa !28
   br label %23
 
@@ -1493,7 +1590,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %12 = alloca ptr, align 8
   %13 = alloca ptr, align 8
   %14 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 2
-  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #16
+  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #17
   %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !60
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   %18 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
@@ -1513,17 +1610,17 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %25, label %132, label %141
 
 28:                                               ; preds = %21
-  %29 = load ptr, ptr %0, align 8, !tbaa !109
+  %29 = load ptr, ptr %0, align 8, !tbaa !115
   %30 = icmp sgt i64 %16, %22
   %31 = getelementptr inbounds %struct.stowplan_tensor, ptr %17, i64 %22
   %32 = select i1 %30, ptr %31, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #15
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #16
   store ptr null, ptr %11, align 8, !tbaa !28
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #15
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #15
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #16
   %33 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 14
-  %34 = load ptr, ptr %33, align 8, !tbaa !110
-  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #16
+  %34 = load ptr, ptr %33, align 8, !tbaa !116
+  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #17
   %36 = icmp eq ptr %35, null
   br i1 %36, label %37, label %129
 
@@ -1533,32 +1630,32 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %39, label %40, label %43
 
 40:                                               ; preds = %37
-  %41 = load ptr, ptr %29, align 8, !tbaa !76
-  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #16
+  %41 = load ptr, ptr %29, align 8, !tbaa !82
+  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #17
   br label %129
 
 43:                                               ; preds = %37
   %44 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 12
-  %45 = load ptr, ptr %44, align 8, !tbaa !111
-  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #16
+  %45 = load ptr, ptr %44, align 8, !tbaa !117
+  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #17
   %47 = icmp eq ptr %46, null
   br i1 %47, label %48, label %129
 
 48:                                               ; preds = %43
   %49 = load ptr, ptr %12, align 8, !tbaa !28
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #15
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #15
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #15
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #16
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #16
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #16
   %50 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 8
-  %51 = load ptr, ptr %50, align 8, !tbaa !112
-  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #16
+  %51 = load ptr, ptr %50, align 8, !tbaa !118
+  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #17
   %53 = icmp eq ptr %52, null
   br i1 %53, label %54, label %108
 
 54:                                               ; preds = %48
   %55 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 9
-  %56 = load ptr, ptr %55, align 8, !tbaa !113
-  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #16
+  %56 = load ptr, ptr %55, align 8, !tbaa !119
+  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #17
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %108
 
@@ -1566,22 +1663,22 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %60 = load i64, ptr %6, align 8, !tbaa !26
   %61 = call i64 @llvm.umin.i64(i64 %60, i64 64)
   %62 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 10
-  %63 = load ptr, ptr %62, align 8, !tbaa !114
-  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #16
+  %63 = load ptr, ptr %62, align 8, !tbaa !120
+  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #17
   %65 = icmp eq ptr %64, null
   br i1 %65, label %66, label %108
 
 66:                                               ; preds = %59
   %67 = load i32, ptr %7, align 4, !tbaa !14
   %68 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 3
-  %69 = load i32, ptr %68, align 4, !tbaa !106
+  %69 = load i32, ptr %68, align 4, !tbaa !112
   %70 = icmp eq i32 %67, %69
   br i1 %70, label %71, label %78
 
 71:                                               ; preds = %66
   %72 = load i64, ptr %6, align 8, !tbaa !26
   %73 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
-  %74 = load i32, ptr %73, align 8, !tbaa !115
+  %74 = load i32, ptr %73, align 8, !tbaa !69
   %75 = sext i32 %74 to i64
   %76 = icmp eq i64 %72, %75
   %77 = zext i1 %76 to i32
@@ -1606,54 +1703,54 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 88:                                               ; preds = %81
   %89 = getelementptr inbounds [64 x i64], ptr %5, i64 0, i64 %83
   %90 = load i64, ptr %89, align 8, !tbaa !26
-  %91 = load ptr, ptr %80, align 8, !tbaa !116
+  %91 = load ptr, ptr %80, align 8, !tbaa !70
   %92 = getelementptr inbounds i64, ptr %91, i64 %83
   %93 = load i64, ptr %92, align 8, !tbaa !26
   %94 = icmp eq i64 %90, %93
   %95 = zext i1 %94 to i32
   %96 = add nuw nsw i64 %83, 1
-  br label %81, !llvm.loop !117
+  br label %81, !llvm.loop !121
 
 97:                                               ; preds = %87
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #15
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #15
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #16
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #16
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %9, i8 0, i64 128, i1 false)
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #15
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #16
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 16 dereferenceable(128) %10, i8 0, i64 128, i1 false)
-  %98 = load ptr, ptr %80, align 8, !tbaa !116
+  %98 = load ptr, ptr %80, align 8, !tbaa !70
   %99 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
-  %100 = load i32, ptr %99, align 8, !tbaa !115
+  %100 = load i32, ptr %99, align 8, !tbaa !69
   %101 = sext i32 %100 to i64
-  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #17
-  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #17
-  %102 = load ptr, ptr %32, align 8, !tbaa !118
-  %103 = load i32, ptr %68, align 4, !tbaa !106
+  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #18
+  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #18
+  %102 = load ptr, ptr %32, align 8, !tbaa !122
+  %103 = load i32, ptr %68, align 4, !tbaa !112
   %104 = load i32, ptr %7, align 4, !tbaa !14
-  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #16
-  %106 = load ptr, ptr %29, align 8, !tbaa !76
-  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #16
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #15
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #15
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #15
+  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #17
+  %106 = load ptr, ptr %29, align 8, !tbaa !82
+  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #17
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #16
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #16
   br label %108
 
 108:                                              ; preds = %97, %87, %59, %54, %48
   %109 = phi ptr [ %52, %48 ], [ %57, %54 ], [ %107, %97 ], [ %64, %59 ], [ null, %87 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #15
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #15
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #15
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #16
   %110 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 17
-  %111 = load ptr, ptr %110, align 8, !tbaa !119
+  %111 = load ptr, ptr %110, align 8, !tbaa !123
   %112 = load ptr, ptr %12, align 8, !tbaa !28
-  call void %111(ptr noundef %112) #16
+  call void %111(ptr noundef %112) #17
   %113 = icmp eq ptr %109, null
   br i1 %113, label %114, label %129
 
 114:                                              ; preds = %108
   %115 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 6
-  %116 = load ptr, ptr %115, align 8, !tbaa !120
+  %116 = load ptr, ptr %115, align 8, !tbaa !124
   %117 = load ptr, ptr %11, align 8, !tbaa !28
-  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #16
+  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #17
   %119 = icmp eq ptr %118, null
   br i1 %119, label %120, label %129
 
@@ -1664,32 +1761,32 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %123, label %129, label %124
 
 124:                                              ; preds = %120
-  %125 = load ptr, ptr %18, align 8, !tbaa !107
+  %125 = load ptr, ptr %18, align 8, !tbaa !113
   %126 = trunc i64 %22 to i32
-  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #17
+  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #18
   %128 = load ptr, ptr %13, align 8, !tbaa !28
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %127, ptr align 1 %128, i64 %122, i1 false)
   br label %129
 
 129:                                              ; preds = %28, %40, %43, %108, %114, %120, %124
   %130 = phi ptr [ %42, %40 ], [ %35, %28 ], [ %46, %43 ], [ %109, %108 ], [ %118, %114 ], [ null, %124 ], [ null, %120 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #15
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #15
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #15
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #16
   %131 = add nuw nsw i64 %22, 1
-  br label %21, !llvm.loop !121
+  br label %21, !llvm.loop !125
 
 132:                                              ; preds = %27
-  %133 = load ptr, ptr %18, align 8, !tbaa !107
-  %134 = call i32 @stowplan_run(ptr noundef %133) #17
+  %133 = load ptr, ptr %18, align 8, !tbaa !113
+  %134 = call i32 @stowplan_run(ptr noundef %133) #18
   %135 = icmp eq i32 %134, 0
   br i1 %135, label %141, label %136
 
 136:                                              ; preds = %132
-  %137 = load ptr, ptr %0, align 8, !tbaa !109
-  %138 = load ptr, ptr %137, align 8, !tbaa !76
-  %139 = call ptr @stowplan_message(i32 noundef %134) #17
-  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #16
+  %137 = load ptr, ptr %0, align 8, !tbaa !115
+  %138 = load ptr, ptr %137, align 8, !tbaa !82
+  %139 = call ptr @stowplan_message(i32 noundef %134) #18
+  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #17
   br label %141
 
 141:                                              ; preds = %132, %136, %27
@@ -1700,72 +1797,71 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %146 = ashr exact i64 %145, 32
   br label %147
 
-147:                                              ; preds = %187, %141
-  %148 = phi i64 [ %189, %187 ], [ 0, %141 ]
-  %149 = phi ptr [ %188, %187 ], [ %142, %141 ]
+147:                                              ; preds = %186, %141
+  %148 = phi i64 [ %188, %186 ], [ 0, %141 ]
+  %149 = phi ptr [ %187, %186 ], [ %142, %141 ]
   %150 = icmp slt i64 %148, %146
   %151 = icmp eq ptr %149, null
   %152 = select i1 %150, i1 %151, i1 false
   br i1 %152, label %155, label %153
 
 153:                                              ; preds = %147
-  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #16
+  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #17
   ret ptr %149
 
 155:                                              ; preds = %147
   %156 = icmp sgt i64 %143, %148
   %157 = getelementptr inbounds %struct.stowplan_tensor, ptr %144, i64 %148
   %158 = select i1 %156, ptr %157, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #15
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #16
   store ptr null, ptr %3, align 8, !tbaa !28
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #15
-  %159 = load ptr, ptr %0, align 8, !tbaa !109
-  %160 = getelementptr inbounds %struct.ort_api, ptr %159, i64 0, i32 15
-  %161 = load ptr, ptr %160, align 8, !tbaa !122
-  %162 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 1
-  %163 = load ptr, ptr %162, align 8, !tbaa !116
-  %164 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
-  %165 = load i32, ptr %164, align 8, !tbaa !115
-  %166 = sext i32 %165 to i64
-  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #16
-  %168 = icmp eq ptr %167, null
-  %169 = load ptr, ptr %3, align 8
-  %170 = icmp ne ptr %169, null
-  %171 = select i1 %168, i1 %170, i1 false
-  br i1 %171, label %172, label %187
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #16
+  %159 = load ptr, ptr %18, align 8, !tbaa !113
+  %160 = trunc i64 %148 to i32
+  %161 = call ptr @stowplan_output_shape(ptr noundef %159, i32 noundef %160) #18
+  %162 = call i64 @stowplan_output_bytes(ptr noundef %159, i32 noundef %160) #18
+  %163 = load ptr, ptr %0, align 8, !tbaa !115
+  %164 = getelementptr inbounds %struct.ort_api, ptr %163, i64 0, i32 15
+  %165 = load ptr, ptr %164, align 8, !tbaa !126
+  %166 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
+  %167 = load i32, ptr %166, align 8, !tbaa !69
+  %168 = sext i32 %167 to i64
+  %169 = call ptr %165(ptr noundef %1, i64 noundef %148, ptr noundef %161, i64 noundef %168, ptr noundef nonnull %3) #17
+  %170 = icmp eq ptr %169, null
+  %171 = load ptr, ptr %3, align 8
+  %172 = icmp ne ptr %171, null
+  %173 = select i1 %170, i1 %172, i1 false
+  br i1 %173, label %174, label %186
 
-172:                                              ; preds = %155
-  %173 = load ptr, ptr %0, align 8, !tbaa !109
-  %174 = getelementptr inbounds %struct.ort_api, ptr %173, i64 0, i32 6
-  %175 = load ptr, ptr %174, align 8, !tbaa !120
-  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #16
-  %177 = icmp eq ptr %176, null
-  br i1 %177, label %178, label %187
+174:                                              ; preds = %155
+  %175 = load ptr, ptr %0, align 8, !tbaa !115
+  %176 = getelementptr inbounds %struct.ort_api, ptr %175, i64 0, i32 6
+  %177 = load ptr, ptr %176, align 8, !tbaa !124
+  %178 = call ptr %177(ptr noundef nonnull %171, ptr noundef nonnull %4) #17
+  %179 = icmp eq ptr %178, null
+  br i1 %179, label %180, label %186
 
-178:                                              ; preds = %172
-  %179 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 4
-  %180 = load i64, ptr %179, align 8, !tbaa !64
-  %181 = icmp eq i64 %180, 0
-  br i1 %181, label %187, label %182
+180:                                              ; preds = %174
+  %181 = icmp eq i64 %162, 0
+  br i1 %181, label %186, label %182
 
-182:                                              ; preds = %178
+182:                                              ; preds = %180
   %183 = load ptr, ptr %4, align 8, !tbaa !28
-  %184 = load ptr, ptr %18, align 8, !tbaa !107
-  %185 = trunc i64 %148 to i32
-  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #17
-  call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %186, i64 %180, i1 false)
-  br label %187
+  %184 = load ptr, ptr %18, align 8, !tbaa !113
+  %185 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %160) #18
+  call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %185, i64 %162, i1 false)
+  br label %186
 
-187:                                              ; preds = %155, %172, %178, %182
-  %188 = phi ptr [ %167, %155 ], [ %176, %172 ], [ null, %182 ], [ null, %178 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #15
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #15
-  %189 = add nuw nsw i64 %148, 1
-  br label %147, !llvm.loop !123
+186:                                              ; preds = %155, %174, %180, %182
+  %187 = phi ptr [ %169, %155 ], [ %178, %174 ], [ null, %182 ], [ null, %180 ]
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #16
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #16
+  %188 = add nuw nsw i64 %148, 1
+  br label %147, !llvm.loop !127
 }
 
 ; Function Attrs: minsize nofree nounwind optsize uwtable
-define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #12 {
+define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #13 {
   br label %4
 
 4:                                                ; preds = %11, %3
@@ -1786,24 +1882,24 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
   %15 = select i1 %14, ptr @.str.18, ptr @.str.17
   %16 = getelementptr inbounds i64, ptr %1, i64 %6
   %17 = load i64, ptr %16, align 8, !tbaa !26
-  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #16
+  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #17
   %19 = sext i32 %18 to i64
   %20 = add nsw i64 %5, %19
   %21 = add nuw i64 %6, 1
-  br label %4, !llvm.loop !124
+  br label %4, !llvm.loop !128
 }
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.umin.i64(i64, i64) #13
+declare i64 @llvm.umin.i64(i64, i64) #14
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.smax.i64(i64, i64) #13
+declare i64 @llvm.smax.i64(i64, i64) #14
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.smax.i32(i32, i32) #13
+declare i32 @llvm.smax.i32(i32, i32) #14
 
 ; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
-declare ptr @llvm.load.relative.i64(ptr, i64) #14
+declare ptr @llvm.load.relative.i64(ptr, i64) #15
 
 attributes #0 = { minsize nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #1 = { minsize nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
@@ -1813,18 +1909,19 @@ attributes #4 = { minsize mustprogress nounwind optsize willreturn allockind("fr
 attributes #5 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
 attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
 attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
-attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #10 = { minsize nofree nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #12 = { minsize nofree nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
-attributes #13 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #14 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
-attributes #15 = { nounwind }
-attributes #16 = { minsize nounwind optsize }
-attributes #17 = { minsize optsize }
-attributes #18 = { minsize nounwind optsize allocsize(0,1) }
-attributes #19 = { minsize nounwind optsize allocsize(0) }
+attributes #8 = { minsize nofree norecurse nosync nounwind optsize memory(read, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #10 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #11 = { minsize nofree nounwind optsize "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #12 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #13 = { minsize nofree nounwind optsize uwtable "min-legal-vector-width"="0" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="x86-64" "target-features"="+cx8,+fxsr,+mmx,+sse,+sse2,+x87" "tune-cpu"="generic" }
+attributes #14 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #15 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
+attributes #16 = { nounwind }
+attributes #17 = { minsize nounwind optsize }
+attributes #18 = { minsize optsize }
+attributes #19 = { minsize nounwind optsize allocsize(0,1) }
+attributes #20 = { minsize nounwind optsize allocsize(0) }
 
 !llvm.module.flags = !{!0, !1, !2}
 
@@ -1833,7 +1930,7 @@ attributes #19 = { minsize nounwind optsize allocsize(0) }
 !2 = !{i32 7, !"uwtable", i32 2}
 !3 = !{i64 1550}
 !4 = !{!5, !6, i64 64}
-!5 = !{!"program", !6, i64 0, !6, i64 8, !6, i64 16, !6, i64 24, !6, i64 32, !6, i64 40, !6, i64 48, !6, i64 56, !6, i64 64, !6, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152, !9, i64 160}
+!5 = !{!"program", !6, i64 0, !6, i64 8, !6, i64 16, !6, i64 24, !6, i64 32, !6, i64 40, !6, i64 48, !6, i64 56, !6, i64 64, !6, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152, !9, i64 160, !9, i64 168}
 !6 = !{!"long", !7, i64 0}
 !7 = !{!"omnipotent char", !8, i64 0}
 !8 = !{!"Simple C/C++ TBAA"}
@@ -1866,7 +1963,7 @@ attributes #19 = { minsize nounwind optsize allocsize(0) }
 !35 = !{!5, !6, i64 40}
 !36 = !{!5, !6, i64 8}
 !37 = !{!5, !6, i64 16}
-!38 = !{!5, !9, i64 144}
+!38 = !{!5, !9, i64 152}
 !39 = !{!5, !6, i64 24}
 !40 = !{!22, !9, i64 40}
 !41 = !{!22, !9, i64 48}
@@ -1896,60 +1993,64 @@ attributes #19 = { minsize nounwind optsize allocsize(0) }
 !65 = !{!"", !9, i64 0, !9, i64 8, !12, i64 16, !12, i64 20, !6, i64 24}
 !66 = distinct !{!66, !18}
 !67 = distinct !{!67, !18}
-!68 = !{!5, !9, i64 152}
-!69 = !{!5, !9, i64 104}
-!70 = !{!5, !9, i64 112}
-!71 = !{!5, !9, i64 120}
-!72 = !{!5, !9, i64 128}
-!73 = !{!74, !9, i64 0}
-!74 = !{!"ort_api_base", !9, i64 0, !9, i64 8}
-!75 = !{!74, !9, i64 8}
-!76 = !{!77, !9, i64 0}
-!77 = !{!"ort_api", !9, i64 0, !7, i64 8, !9, i64 208, !9, i64 216, !9, i64 224, !7, i64 232, !9, i64 408, !7, i64 416, !9, i64 480, !9, i64 488, !9, i64 496, !7, i64 504, !9, i64 520, !7, i64 528, !9, i64 720, !9, i64 728, !7, i64 736, !9, i64 792, !7, i64 800, !9, i64 1896, !9, i64 1904}
-!78 = !{!79, !9, i64 152}
-!79 = !{!"operator", !80, i64 0, !9, i64 152, !12, i64 160, !12, i64 164, !9, i64 168, !9, i64 176}
-!80 = !{!"ort_operator", !12, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !7, i64 104, !9, i64 136, !9, i64 144}
-!81 = !{!79, !12, i64 160}
-!82 = !{!79, !12, i64 164}
-!83 = distinct !{!83, !18}
-!84 = !{i64 0, i64 4, !14, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 8, !28, i64 88, i64 8, !28, i64 96, i64 8, !28, i64 104, i64 32, !57, i64 136, i64 8, !28, i64 144, i64 8, !28}
-!85 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 8, !28, i64 88, i64 32, !57, i64 120, i64 8, !28, i64 128, i64 8, !28}
-!86 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 32, !57, i64 112, i64 8, !28, i64 120, i64 8, !28}
-!87 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 32, !57, i64 104, i64 8, !28, i64 112, i64 8, !28}
-!88 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 32, !57, i64 96, i64 8, !28, i64 104, i64 8, !28}
-!89 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 32, !57, i64 88, i64 8, !28, i64 96, i64 8, !28}
-!90 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 32, !57, i64 80, i64 8, !28, i64 88, i64 8, !28}
-!91 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 32, !57, i64 64, i64 8, !28, i64 72, i64 8, !28}
-!92 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 32, !57, i64 56, i64 8, !28, i64 64, i64 8, !28}
-!93 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 32, !57, i64 48, i64 8, !28, i64 56, i64 8, !28}
-!94 = !{i64 0, i64 8, !28, i64 8, i64 32, !57, i64 40, i64 8, !28, i64 48, i64 8, !28}
-!95 = !{i64 0, i64 8, !28, i64 8, i64 8, !28}
-!96 = !{i64 0, i64 8, !28}
-!97 = !{!77, !9, i64 208}
-!98 = !{!5, !9, i64 160}
-!99 = !{!77, !9, i64 216}
-!100 = !{!79, !9, i64 168}
-!101 = !{!79, !9, i64 176}
-!102 = !{!77, !9, i64 224}
-!103 = !{!77, !9, i64 1896}
-!104 = !{!77, !9, i64 1904}
-!105 = distinct !{!105, !18}
-!106 = !{!65, !12, i64 20}
-!107 = !{!108, !9, i64 8}
-!108 = !{!"kernel", !9, i64 0, !9, i64 8, !7, i64 16}
-!109 = !{!108, !9, i64 0}
-!110 = !{!77, !9, i64 720}
-!111 = !{!77, !9, i64 520}
-!112 = !{!77, !9, i64 480}
-!113 = !{!77, !9, i64 488}
-!114 = !{!77, !9, i64 496}
-!115 = !{!65, !12, i64 16}
-!116 = !{!65, !9, i64 8}
-!117 = distinct !{!117, !18}
-!118 = !{!65, !9, i64 0}
-!119 = !{!77, !9, i64 792}
-!120 = !{!77, !9, i64 408}
+!68 = !{!5, !9, i64 112}
+!69 = !{!65, !12, i64 16}
+!70 = !{!65, !9, i64 8}
+!71 = distinct !{!71, !18}
+!72 = !{!5, !9, i64 160}
+!73 = !{!5, !9, i64 104}
+!74 = !{!5, !9, i64 120}
+!75 = !{!5, !9, i64 128}
+!76 = !{!5, !9, i64 136}
+!77 = !{i64 0, i64 8, !26, i64 8, i64 8, !26}
+!78 = !{i64 0, i64 8, !26}
+!79 = !{!80, !9, i64 0}
+!80 = !{!"ort_api_base", !9, i64 0, !9, i64 8}
+!81 = !{!80, !9, i64 8}
+!82 = !{!83, !9, i64 0}
+!83 = !{!"ort_api", !9, i64 0, !7, i64 8, !9, i64 208, !9, i64 216, !9, i64 224, !7, i64 232, !9, i64 408, !7, i64 416, !9, i64 480, !9, i64 488, !9, i64 496, !7, i64 504, !9, i64 520, !7, i64 528, !9, i64 720, !9, i64 728, !7, i64 736, !9, i64 792, !7, i64 800, !9, i64 1896, !9, i64 1904}
+!84 = !{!85, !9, i64 152}
+!85 = !{!"operator", !86, i64 0, !9, i64 152, !12, i64 160, !12, i64 164, !9, i64 168, !9, i64 176}
+!86 = !{!"ort_operator", !12, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !7, i64 104, !9, i64 136, !9, i64 144}
+!87 = !{!85, !12, i64 160}
+!88 = !{!85, !12, i64 164}
+!89 = distinct !{!89, !18}
+!90 = !{i64 0, i64 4, !14, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 8, !28, i64 88, i64 8, !28, i64 96, i64 8, !28, i64 104, i64 32, !57, i64 136, i64 8, !28, i64 144, i64 8, !28}
+!91 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 8, !28, i64 88, i64 32, !57, i64 120, i64 8, !28, i64 128, i64 8, !28}
+!92 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 8, !28, i64 80, i64 32, !57, i64 112, i64 8, !28, i64 120, i64 8, !28}
+!93 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 8, !28, i64 72, i64 32, !57, i64 104, i64 8, !28, i64 112, i64 8, !28}
+!94 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 8, !28, i64 64, i64 32, !57, i64 96, i64 8, !28, i64 104, i64 8, !28}
+!95 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 8, !28, i64 56, i64 32, !57, i64 88, i64 8, !28, i64 96, i64 8, !28}
+!96 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 8, !28, i64 40, i64 8, !28, i64 48, i64 32, !57, i64 80, i64 8, !28, i64 88, i64 8, !28}
+!97 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 8, !28, i64 32, i64 32, !57, i64 64, i64 8, !28, i64 72, i64 8, !28}
+!98 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 8, !28, i64 24, i64 32, !57, i64 56, i64 8, !28, i64 64, i64 8, !28}
+!99 = !{i64 0, i64 8, !28, i64 8, i64 8, !28, i64 16, i64 32, !57, i64 48, i64 8, !28, i64 56, i64 8, !28}
+!100 = !{i64 0, i64 8, !28, i64 8, i64 32, !57, i64 40, i64 8, !28, i64 48, i64 8, !28}
+!101 = !{i64 0, i64 8, !28, i64 8, i64 8, !28}
+!102 = !{i64 0, i64 8, !28}
+!103 = !{!83, !9, i64 208}
+!104 = !{!5, !9, i64 168}
+!105 = !{!83, !9, i64 216}
+!106 = !{!85, !9, i64 168}
+!107 = !{!85, !9, i64 176}
+!108 = !{!83, !9, i64 224}
+!109 = !{!83, !9, i64 1896}
+!110 = !{!83, !9, i64 1904}
+!111 = distinct !{!111, !18}
+!112 = !{!65, !12, i64 20}
+!113 = !{!114, !9, i64 8}
+!114 = !{!"kernel", !9, i64 0, !9, i64 8, !7, i64 16}
+!115 = !{!114, !9, i64 0}
+!116 = !{!83, !9, i64 720}
+!117 = !{!83, !9, i64 520}
+!118 = !{!83, !9, i64 480}
+!119 = !{!83, !9, i64 488}
+!120 = !{!83, !9, i64 496}
 !121 = distinct !{!121, !18}
-!122 = !{!77, !9, i64 728}
-!123 = distinct !{!123, !18}
-!124 = distinct !{!124, !18}
+!122 = !{!65, !9, i64 0}
+!123 = !{!83, !9, i64 792}
+!124 = !{!83, !9, i64 408}
+!125 = distinct !{!125, !18}
+!126 = !{!83, !9, i64 728}
+!127 = distinct !{!127, !18}
+!128 = distinct !{!128, !18}

@@ -3,7 +3,7 @@ source_filename = "app/kernels/library/runtime.c"
 target datalayout = "e-m:e-i8:8:32-i16:16:32-i64:64-i128:128-n32:64-S128"
 target triple = "aarch64-unknown-linux-gnu"
 
-%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
+%struct.program = type { i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }
 %union.pthread_mutex_t = type { %struct.__pthread_mutex_s, [8 x i8] }
 %struct.__pthread_mutex_s = type { i32, i32, i32, i32, i32, i32, %struct.__pthread_internal_list }
 %struct.__pthread_internal_list = type { ptr, ptr }
@@ -51,7 +51,7 @@ target triple = "aarch64-unknown-linux-gnu"
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_check() local_unnamed_addr #0 {
   %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 9), align 8, !tbaa !4
-  %2 = tail call i64 @getauxval(i64 noundef 16) #15
+  %2 = tail call i64 @getauxval(i64 noundef 16) #16
   %3 = and i64 %2, %1
   %4 = icmp eq i64 %3, %1
   %5 = select i1 %4, i32 0, i32 3
@@ -72,7 +72,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !14
-  %10 = tail call i32 @getpid() #15
+  %10 = tail call i32 @getpid() #16
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %33
 
@@ -89,7 +89,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   %19 = load ptr, ptr %4, align 8, !tbaa !10
   %20 = add nsw i32 %16, 1
   %21 = sext i32 %20 to i64
-  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #15
+  tail call void @stowplan_wake(ptr noundef %19, i64 noundef %21) #16
   br label %22
 
 22:                                               ; preds = %18, %12
@@ -105,7 +105,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 28:                                               ; preds = %23
   %29 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %24
   %30 = load i64, ptr %29, align 8, !tbaa !16
-  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #15
+  %31 = tail call i32 @pthread_join(i64 noundef %30, ptr noundef null) #16
   %32 = add nuw nsw i64 %24, 1
   br label %23, !llvm.loop !17
 
@@ -123,7 +123,7 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
   br i1 %41, label %53, label %42
 
 42:                                               ; preds = %37
-  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
+  %43 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
   %44 = load i32, ptr @weights_users, align 4, !tbaa !21
   %45 = add nsw i32 %44, -1
   store i32 %45, ptr @weights_users, align 4, !tbaa !21
@@ -133,12 +133,12 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 47:                                               ; preds = %42
   %48 = load ptr, ptr @weights_mapped, align 8, !tbaa !19
   %49 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !16
-  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #15
+  %50 = tail call i32 @munmap(ptr noundef %48, i64 noundef %49) #16
   store ptr null, ptr @weights_copy, align 8, !tbaa !19
   br label %51
 
 51:                                               ; preds = %42, %47
-  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
+  %52 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
   br label %53
 
 53:                                               ; preds = %51, %37, %33
@@ -150,11 +150,11 @@ define void @stowplan_destroy(ptr noundef %0) local_unnamed_addr #0 {
 57:                                               ; preds = %53
   %58 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 14
   %59 = load i64, ptr %58, align 8, !tbaa !23
-  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #15
+  %60 = tail call i32 @munmap(ptr noundef nonnull %55, i64 noundef %59) #16
   br label %61
 
 61:                                               ; preds = %57, %53
-  tail call void @free(ptr noundef nonnull %0) #15
+  tail call void @free(ptr noundef nonnull %0) #16
   br label %62
 
 62:                                               ; preds = %1, %61
@@ -195,12 +195,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %8, label %246, label %9
 
 9:                                                ; preds = %5
-  %10 = tail call i32 @stowplan_check() #16
+  %10 = tail call i32 @stowplan_check() #17
   %11 = icmp eq i32 %10, 0
   br i1 %11, label %12, label %246
 
 12:                                               ; preds = %9
-  %13 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #17
+  %13 = tail call noalias dereferenceable_or_null(2344) ptr @calloc(i64 noundef 1, i64 noundef 2344) #18
   %14 = icmp eq ptr %13, null
   br i1 %14, label %246, label %15
 
@@ -217,7 +217,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   store i32 %2, ptr %23, align 4, !tbaa !20
   %24 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 3
   store i32 -1, ptr %24, align 4, !tbaa !25
-  %25 = tail call i32 @getpid() #15
+  %25 = tail call i32 @getpid() #16
   %26 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 6
   store i32 %25, ptr %26, align 8, !tbaa !14
   %27 = sext i32 %22 to i64
@@ -247,7 +247,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %51 = add i64 %49, %50
   %52 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 13
   %53 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 14
-  %54 = tail call fastcc ptr @map_pages(i64 noundef %51, ptr noundef nonnull %52, ptr noundef nonnull %53) #16
+  %54 = tail call fastcc ptr @map_pages(i64 noundef %51, ptr noundef nonnull %52, ptr noundef nonnull %53) #17
   %55 = icmp eq ptr %54, null
   br i1 %55, label %56, label %58
 
@@ -262,28 +262,28 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %60, label %61, label %63
 
 61:                                               ; preds = %58
-  %62 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !28
+  %62 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !28
   br label %85
 
 63:                                               ; preds = %58
-  %64 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #15
+  %64 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @weights_lock) #16
   %65 = load i32, ptr @weights_users, align 4, !tbaa !21
   %66 = icmp eq i32 %65, 0
   br i1 %66, label %67, label %76
 
 67:                                               ; preds = %63
   %68 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 3), align 8, !tbaa !29
-  %69 = tail call fastcc ptr @map_pages(i64 noundef %68, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #16
+  %69 = tail call fastcc ptr @map_pages(i64 noundef %68, ptr noundef nonnull @weights_mapped, ptr noundef nonnull @weights_bytes_mapped) #17
   store ptr %69, ptr @weights_copy, align 8, !tbaa !19
   %70 = icmp eq ptr %69, null
   br i1 %70, label %82, label %71
 
 71:                                               ; preds = %67
-  %72 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 18), align 8, !tbaa !28
+  %72 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !28
   tail call void @llvm.memcpy.p0.p0.i64(ptr nonnull align 1 %69, ptr align 1 %72, i64 %68, i1 false)
   %73 = load ptr, ptr @weights_mapped, align 8, !tbaa !19
   %74 = load i64, ptr @weights_bytes_mapped, align 8, !tbaa !16
-  %75 = tail call i32 @mprotect(ptr noundef %73, i64 noundef %74, i32 noundef 1) #15
+  %75 = tail call i32 @mprotect(ptr noundef %73, i64 noundef %74, i32 noundef 1) #16
   br label %76
 
 76:                                               ; preds = %71, %63
@@ -299,7 +299,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 82:                                               ; preds = %79, %76, %67
   %83 = phi ptr [ %77, %79 ], [ null, %76 ], [ null, %67 ]
-  %84 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #15
+  %84 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @weights_lock) #16
   br label %85
 
 85:                                               ; preds = %82, %61
@@ -310,7 +310,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %88, label %89, label %90
 
 89:                                               ; preds = %56, %85
-  tail call void @stowplan_destroy(ptr noundef nonnull %13) #16
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #17
   br label %246
 
 90:                                               ; preds = %85
@@ -475,7 +475,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %200 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 11, i64 6
   store i64 %192, ptr %200, align 8
   %201 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 15
-  %202 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %201) #15
+  %202 = tail call i32 @sched_getaffinity(i32 noundef 0, i64 noundef 128, ptr noundef nonnull %201) #16
   %203 = load ptr, ptr %95, align 8, !tbaa !10
   %204 = getelementptr inbounds i64, ptr %203, i64 48
   %205 = load i32, ptr %13, align 8, !tbaa !24
@@ -499,9 +499,9 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %217 = shl i64 %211, 5
   %218 = and i64 %217, 4294967264
   %219 = getelementptr inbounds i64, ptr %208, i64 %218
-  %220 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %219, ptr noundef null) #15
+  %220 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %219, ptr noundef null) #16
   %221 = getelementptr inbounds i64, ptr %219, i64 16
-  %222 = tail call i32 @pthread_cond_init(ptr noundef nonnull %221, ptr noundef null) #15
+  %222 = tail call i32 @pthread_cond_init(ptr noundef nonnull %221, ptr noundef null) #16
   %223 = add nuw nsw i64 %211, 1
   %224 = load i32, ptr %13, align 8, !tbaa !24
   br label %209, !llvm.loop !41
@@ -514,7 +514,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   br i1 %229, label %230, label %245
 
 230:                                              ; preds = %225
-  %231 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #18
+  %231 = tail call noalias dereferenceable_or_null(16) ptr @malloc(i64 noundef 16) #19
   %232 = icmp eq ptr %231, null
   br i1 %232, label %243, label %233
 
@@ -524,12 +524,12 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
   %235 = trunc i64 %227 to i32
   store i32 %235, ptr %234, align 8, !tbaa !44
   %236 = getelementptr inbounds %struct.stowplan, ptr %13, i64 0, i32 16, i64 %227
-  %237 = tail call i32 @pthread_create(ptr noundef nonnull %236, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %231) #15
+  %237 = tail call i32 @pthread_create(ptr noundef nonnull %236, ptr noundef null, ptr noundef nonnull @serve, ptr noundef nonnull %231) #16
   %238 = icmp eq i32 %237, 0
   br i1 %238, label %240, label %239
 
 239:                                              ; preds = %233
-  tail call void @free(ptr noundef nonnull %231) #15
+  tail call void @free(ptr noundef nonnull %231) #16
   br label %243
 
 240:                                              ; preds = %233
@@ -540,7 +540,7 @@ define i32 @stowplan_create(ptr noundef writeonly %0, i32 noundef %1, i32 nounde
 
 243:                                              ; preds = %230, %239
   %244 = phi i32 [ 2, %239 ], [ 1, %230 ]
-  tail call void @stowplan_destroy(ptr noundef nonnull %13) #16
+  tail call void @stowplan_destroy(ptr noundef nonnull %13) #17
   br label %246
 
 245:                                              ; preds = %225
@@ -560,7 +560,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   %4 = add i64 %0, 2105343
   %5 = and i64 %4, -2097152
   %6 = add i64 %5, 4194304
-  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #15
+  %7 = tail call ptr @mmap(ptr noundef null, i64 noundef %6, i32 noundef 3, i32 noundef 34, i32 noundef -1, i64 noundef 0) #16
   %8 = icmp eq ptr %7, inttoptr (i64 -1 to ptr)
   br i1 %8, label %18, label %9
 
@@ -569,7 +569,7 @@ define internal fastcc ptr @map_pages(i64 noundef %0, ptr nocapture noundef writ
   br i1 %10, label %11, label %13
 
 11:                                               ; preds = %9
-  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #15
+  %12 = tail call i32 @madvise(ptr noundef %7, i64 noundef %6, i32 noundef 14) #16
   br label %13
 
 13:                                               ; preds = %11, %9
@@ -594,12 +594,12 @@ declare i32 @sched_getaffinity(i32 noundef, i64 noundef, ptr noundef) local_unna
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define i32 @stowplan_run(ptr noundef %0) local_unnamed_addr #0 {
-  %2 = tail call fastcc i32 @begin(ptr noundef %0) #16
+  %2 = tail call fastcc i32 @begin(ptr noundef %0) #17
   %3 = icmp eq i32 %2, 0
   br i1 %3, label %4, label %7
 
 4:                                                ; preds = %1
-  %5 = tail call fastcc i32 @run(ptr noundef %0) #16
+  %5 = tail call fastcc i32 @run(ptr noundef %0) #17
   %6 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
   store atomic i32 0, ptr %6 release, align 8
   br label %7
@@ -623,7 +623,7 @@ define internal fastcc i32 @begin(ptr noundef %0) unnamed_addr #0 {
 7:                                                ; preds = %3
   %8 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 6
   %9 = load i32, ptr %8, align 8, !tbaa !14
-  %10 = tail call i32 @getpid() #15
+  %10 = tail call i32 @getpid() #16
   %11 = icmp eq i32 %9, %10
   br i1 %11, label %12, label %17
 
@@ -655,7 +655,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %10, label %11, label %58
 
 11:                                               ; preds = %6
-  %12 = tail call i32 @sched_getcpu() #15
+  %12 = tail call i32 @sched_getcpu() #16
   %13 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 3
   %14 = load i32, ptr %13, align 4, !tbaa !25
   %15 = icmp eq i32 %12, %14
@@ -663,7 +663,7 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
 
 16:                                               ; preds = %11
   store i32 %12, ptr %13, align 4, !tbaa !25
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #19
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %2) #20
   %17 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 15
   call void @llvm.memcpy.p0.p0.i64(ptr noundef nonnull align 8 dereferenceable(128) %2, ptr noundef nonnull align 8 dereferenceable(128) %17, i64 128, i1 false), !tbaa.struct !46
   %18 = icmp ult i32 %12, 1024
@@ -716,19 +716,19 @@ define internal fastcc i32 @run(ptr noundef %0) unnamed_addr #0 {
   br i1 %51, label %52, label %53
 
 52:                                               ; preds = %47, %35
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #19
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %2) #20
   br label %58
 
 53:                                               ; preds = %47
   %54 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 16, i64 %48
   %55 = load i64, ptr %54, align 8, !tbaa !16
-  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #15
+  %56 = call i32 @pthread_setaffinity_np(i64 noundef %55, i64 noundef 128, ptr noundef nonnull %2) #16
   %57 = add nuw nsw i64 %48, 1
   br label %47, !llvm.loop !49
 
 58:                                               ; preds = %52, %11, %6, %1
   %59 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 11
-  call void @stowplan_lead(ptr noundef nonnull %59) #15
+  call void @stowplan_lead(ptr noundef nonnull %59) #16
   %60 = load atomic i32, ptr @stowplan_raised monotonic, align 4
   %61 = icmp eq i32 %60, 0
   %62 = select i1 %61, i32 0, i32 7
@@ -754,14 +754,14 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br label %20
 
 14:                                               ; preds = %7
-  br i1 %5, label %75, label %15
+  br i1 %5, label %74, label %15
 
 15:                                               ; preds = %14
   %16 = getelementptr inbounds ptr, ptr %1, i64 %8
   %17 = load ptr, ptr %16, align 8, !tbaa !19
   %18 = icmp eq ptr %17, null
   %19 = add nuw i64 %8, 1
-  br i1 %18, label %75, label %7, !llvm.loop !52
+  br i1 %18, label %74, label %7, !llvm.loop !52
 
 20:                                               ; preds = %24, %10
   %21 = phi i64 [ %28, %24 ], [ 0, %10 ]
@@ -769,110 +769,164 @@ define i32 @stowplan_run_buffers(ptr noundef %0, ptr noundef readonly %1, ptr no
   br i1 %22, label %29, label %23
 
 23:                                               ; preds = %20
-  br i1 %12, label %75, label %24
+  br i1 %12, label %74, label %24
 
 24:                                               ; preds = %23
   %25 = getelementptr inbounds ptr, ptr %2, i64 %21
   %26 = load ptr, ptr %25, align 8, !tbaa !19
   %27 = icmp eq ptr %26, null
   %28 = add nuw i64 %21, 1
-  br i1 %27, label %75, label %20, !llvm.loop !53
+  br i1 %27, label %74, label %20, !llvm.loop !53
 
 29:                                               ; preds = %20
-  %30 = tail call fastcc i32 @begin(ptr noundef %0) #16
+  %30 = tail call fastcc i32 @begin(ptr noundef %0) #17
   %31 = icmp eq i32 %30, 0
-  br i1 %31, label %32, label %75
+  br i1 %31, label %32, label %74
 
 32:                                               ; preds = %29
   %33 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8
   %34 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   br label %35
 
-35:                                               ; preds = %32, %44
-  %36 = phi i64 [ %56, %44 ], [ 0, %32 ]
+35:                                               ; preds = %32, %43
+  %36 = phi i64 [ %55, %43 ], [ 0, %32 ]
   %37 = icmp eq i64 %36, %6
-  br i1 %37, label %38, label %44
+  br i1 %37, label %38, label %43
 
 38:                                               ; preds = %35
-  %39 = tail call fastcc i32 @run(ptr noundef %0) #16
+  %39 = tail call fastcc i32 @run(ptr noundef %0) #17
   %40 = freeze i32 %39
   %41 = icmp eq i32 %40, 0
   %42 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8
-  %43 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8
-  br i1 %41, label %57, label %60
+  br i1 %41, label %56, label %59
 
-44:                                               ; preds = %35
-  %45 = getelementptr inbounds %struct.place, ptr %33, i64 %36
-  %46 = load i64, ptr %45, align 8
-  %47 = getelementptr inbounds [2 x i64], ptr %45, i64 0, i64 1
-  %48 = load i64, ptr %47, align 8
-  %49 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %46
-  %50 = load ptr, ptr %49, align 8, !tbaa !19
-  %51 = getelementptr inbounds i8, ptr %50, i64 %48
-  %52 = getelementptr inbounds ptr, ptr %1, i64 %36
-  %53 = load ptr, ptr %52, align 8, !tbaa !19
-  %54 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
-  %55 = load i64, ptr %54, align 8, !tbaa !54
-  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %51, ptr align 1 %53, i64 %55, i1 false)
-  %56 = add nuw i64 %36, 1
+43:                                               ; preds = %35
+  %44 = getelementptr inbounds %struct.place, ptr %33, i64 %36
+  %45 = load i64, ptr %44, align 8
+  %46 = getelementptr inbounds [2 x i64], ptr %44, i64 0, i64 1
+  %47 = load i64, ptr %46, align 8
+  %48 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %45
+  %49 = load ptr, ptr %48, align 8, !tbaa !19
+  %50 = getelementptr inbounds i8, ptr %49, i64 %47
+  %51 = getelementptr inbounds ptr, ptr %1, i64 %36
+  %52 = load ptr, ptr %51, align 8, !tbaa !19
+  %53 = getelementptr inbounds %struct.stowplan_tensor, ptr %34, i64 %36, i32 4
+  %54 = load i64, ptr %53, align 8, !tbaa !54
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %50, ptr align 1 %52, i64 %54, i1 false)
+  %55 = add nuw i64 %36, 1
   br label %35, !llvm.loop !56
 
-57:                                               ; preds = %38, %62
-  %58 = phi i64 [ %74, %62 ], [ 0, %38 ]
-  %59 = icmp eq i64 %58, %13
-  br i1 %59, label %60, label %62
+56:                                               ; preds = %38, %61
+  %57 = phi i64 [ %73, %61 ], [ 0, %38 ]
+  %58 = icmp eq i64 %57, %13
+  br i1 %58, label %59, label %61
 
-60:                                               ; preds = %57, %38
-  %61 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
-  store atomic i32 0, ptr %61 release, align 8
-  br label %75
+59:                                               ; preds = %56, %38
+  %60 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 4
+  store atomic i32 0, ptr %60 release, align 8
+  br label %74
 
-62:                                               ; preds = %57
-  %63 = getelementptr inbounds ptr, ptr %2, i64 %58
-  %64 = load ptr, ptr %63, align 8, !tbaa !19
-  %65 = getelementptr inbounds %struct.place, ptr %42, i64 %58
-  %66 = load i64, ptr %65, align 8
-  %67 = getelementptr inbounds [2 x i64], ptr %65, i64 0, i64 1
-  %68 = load i64, ptr %67, align 8
-  %69 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %66
-  %70 = load ptr, ptr %69, align 8, !tbaa !19
-  %71 = getelementptr inbounds i8, ptr %70, i64 %68
-  %72 = getelementptr inbounds %struct.stowplan_tensor, ptr %43, i64 %58, i32 4
-  %73 = load i64, ptr %72, align 8, !tbaa !54
-  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %64, ptr align 1 %71, i64 %73, i1 false)
-  %74 = add nuw i64 %58, 1
-  br label %57, !llvm.loop !57
+61:                                               ; preds = %56
+  %62 = getelementptr inbounds ptr, ptr %2, i64 %57
+  %63 = load ptr, ptr %62, align 8, !tbaa !19
+  %64 = getelementptr inbounds %struct.place, ptr %42, i64 %57
+  %65 = load i64, ptr %64, align 8
+  %66 = getelementptr inbounds [2 x i64], ptr %64, i64 0, i64 1
+  %67 = load i64, ptr %66, align 8
+  %68 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %65
+  %69 = load ptr, ptr %68, align 8, !tbaa !19
+  %70 = getelementptr inbounds i8, ptr %69, i64 %67
+  %71 = trunc i64 %57 to i32
+  %72 = tail call i64 @stowplan_output_bytes(ptr noundef %0, i32 noundef %71) #17
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %63, ptr align 1 %70, i64 %72, i1 false)
+  %73 = add nuw i64 %57, 1
+  br label %56, !llvm.loop !57
 
-75:                                               ; preds = %15, %14, %24, %23, %60, %29
-  %76 = phi i32 [ %40, %60 ], [ %30, %29 ], [ 6, %23 ], [ 6, %24 ], [ 6, %14 ], [ 6, %15 ]
-  ret i32 %76
+74:                                               ; preds = %15, %14, %24, %23, %59, %29
+  %75 = phi i32 [ %40, %59 ], [ %30, %29 ], [ 6, %23 ], [ 6, %24 ], [ 6, %14 ], [ 6, %15 ]
+  ret i32 %75
 }
 
 ; Function Attrs: mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite)
 declare void @llvm.memcpy.p0.p0.i64(ptr noalias nocapture writeonly, ptr noalias nocapture readonly, i64, i1 immarg) #7
 
+; Function Attrs: minsize nofree norecurse nosync nounwind optsize memory(read, inaccessiblemem: none) uwtable
+define i64 @stowplan_output_bytes(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #8 {
+  %3 = tail call ptr @stowplan_output_shape(ptr noundef %0, i32 noundef %1) #17
+  %4 = icmp eq ptr %3, null
+  br i1 %4, label %37, label %5
+
+5:                                                ; preds = %2
+  %6 = icmp slt i32 %1, 0
+  br i1 %6, label %14, label %7
+
+7:                                                ; preds = %5
+  %8 = zext i32 %1 to i64
+  %9 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
+  %10 = icmp sgt i64 %9, %8
+  br i1 %10, label %11, label %14
+
+11:                                               ; preds = %7
+  %12 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !58
+  %13 = getelementptr inbounds %struct.stowplan_tensor, ptr %12, i64 %8
+  br label %14
+
+14:                                               ; preds = %5, %7, %11
+  %15 = phi ptr [ %13, %11 ], [ null, %7 ], [ null, %5 ]
+  %16 = getelementptr inbounds %struct.stowplan_tensor, ptr %15, i64 0, i32 4
+  %17 = load i64, ptr %16, align 8, !tbaa !54
+  %18 = getelementptr inbounds %struct.stowplan_tensor, ptr %15, i64 0, i32 2
+  %19 = load i32, ptr %18, align 8, !tbaa !59
+  %20 = getelementptr inbounds %struct.stowplan_tensor, ptr %15, i64 0, i32 1
+  %21 = sext i32 %19 to i64
+  br label %22
+
+22:                                               ; preds = %28, %14
+  %23 = phi i64 [ %36, %28 ], [ 0, %14 ]
+  %24 = phi i64 [ %35, %28 ], [ %17, %14 ]
+  %25 = icmp slt i64 %23, %21
+  %26 = icmp ne i64 %24, 0
+  %27 = select i1 %25, i1 %26, i1 false
+  br i1 %27, label %28, label %37
+
+28:                                               ; preds = %22
+  %29 = load ptr, ptr %20, align 8, !tbaa !60
+  %30 = getelementptr inbounds i64, ptr %29, i64 %23
+  %31 = load i64, ptr %30, align 8, !tbaa !16
+  %32 = udiv i64 %24, %31
+  %33 = getelementptr inbounds i64, ptr %3, i64 %23
+  %34 = load i64, ptr %33, align 8, !tbaa !16
+  %35 = mul i64 %34, %32
+  %36 = add nuw nsw i64 %23, 1
+  br label %22, !llvm.loop !61
+
+37:                                               ; preds = %22, %2
+  %38 = phi i64 [ 0, %2 ], [ %24, %22 ]
+  ret i64 %38
+}
+
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_metadata() local_unnamed_addr #8 {
-  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 19), align 8, !tbaa !58
+define ptr @stowplan_metadata() local_unnamed_addr #9 {
+  %1 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !62
   ret ptr %1
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_input_count() local_unnamed_addr #8 {
+define i32 @stowplan_input_count() local_unnamed_addr #9 {
   %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define i32 @stowplan_output_count() local_unnamed_addr #8 {
+define i32 @stowplan_output_count() local_unnamed_addr #9 {
   %1 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   %2 = trunc i64 %1 to i32
   ret i32 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
+define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #9 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
@@ -883,7 +937,7 @@ define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
   br i1 %6, label %7, label %10
 
 7:                                                ; preds = %3
-  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !59
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !63
   %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
   br label %10
 
@@ -893,7 +947,7 @@ define ptr @stowplan_input(i32 noundef %0) local_unnamed_addr #8 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
+define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #9 {
   %2 = icmp slt i32 %0, 0
   br i1 %2, label %10, label %3
 
@@ -904,7 +958,7 @@ define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
   br i1 %6, label %7, label %10
 
 7:                                                ; preds = %3
-  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !60
+  %8 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !58
   %9 = getelementptr inbounds %struct.stowplan_tensor, ptr %8, i64 %4
   br label %10
 
@@ -914,7 +968,7 @@ define ptr @stowplan_output(i32 noundef %0) local_unnamed_addr #8 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #10 {
   %3 = icmp eq ptr %0, null
   %4 = icmp slt i32 %1, 0
   %5 = or i1 %3, %4
@@ -930,7 +984,7 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
   br i1 %12, label %22, label %13
 
 13:                                               ; preds = %6
-  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !61
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 15), align 8, !tbaa !64
   %15 = getelementptr inbounds %struct.place, ptr %14, i64 %7
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds [2 x i64], ptr %15, i64 0, i64 1
@@ -946,7 +1000,7 @@ define ptr @stowplan_input_memory(ptr noundef readonly %0, i32 noundef %1) local
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #9 {
+define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #10 {
   %3 = icmp eq ptr %0, null
   %4 = icmp slt i32 %1, 0
   %5 = or i1 %3, %4
@@ -962,7 +1016,7 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
   br i1 %12, label %22, label %13
 
 13:                                               ; preds = %6
-  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !62
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 16), align 8, !tbaa !65
   %15 = getelementptr inbounds %struct.place, ptr %14, i64 %7
   %16 = load i64, ptr %15, align 8
   %17 = getelementptr inbounds [2 x i64], ptr %15, i64 0, i64 1
@@ -977,8 +1031,51 @@ define ptr @stowplan_output_memory(ptr noundef readonly %0, i32 noundef %1) loca
   ret ptr %23
 }
 
+; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
+define ptr @stowplan_output_shape(ptr noundef readonly %0, i32 noundef %1) local_unnamed_addr #10 {
+  %3 = icmp slt i32 %1, 0
+  br i1 %3, label %27, label %4
+
+4:                                                ; preds = %2
+  %5 = zext i32 %1 to i64
+  %6 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
+  %7 = icmp sgt i64 %6, %5
+  br i1 %7, label %8, label %27
+
+8:                                                ; preds = %4
+  %9 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !58
+  %10 = icmp ne ptr %0, null
+  %11 = icmp ne ptr %9, null
+  %12 = select i1 %10, i1 %11, i1 false
+  br i1 %12, label %13, label %27
+
+13:                                               ; preds = %8
+  %14 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 17), align 8, !tbaa !66
+  %15 = getelementptr inbounds %struct.place, ptr %14, i64 %5
+  %16 = load i64, ptr %15, align 8, !tbaa.struct !67
+  %17 = icmp eq i64 %16, 0
+  br i1 %17, label %18, label %21
+
+18:                                               ; preds = %13
+  %19 = getelementptr inbounds %struct.stowplan_tensor, ptr %9, i64 %5, i32 1
+  %20 = load ptr, ptr %19, align 8, !tbaa !60
+  br label %27
+
+21:                                               ; preds = %13
+  %22 = getelementptr inbounds i8, ptr %15, i64 8
+  %23 = load i64, ptr %22, align 8, !tbaa.struct !68
+  %24 = getelementptr inbounds %struct.stowplan, ptr %0, i64 0, i32 12, i64 %16
+  %25 = load ptr, ptr %24, align 8, !tbaa !19
+  %26 = getelementptr inbounds i8, ptr %25, i64 %23
+  br label %27
+
+27:                                               ; preds = %2, %4, %18, %21, %8
+  %28 = phi ptr [ null, %8 ], [ %20, %18 ], [ %26, %21 ], [ null, %4 ], [ null, %2 ]
+  ret ptr %28
+}
+
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #8 {
+define nonnull ptr @stowplan_message(i32 noundef %0) local_unnamed_addr #9 {
   %2 = icmp ult i32 %0, 8
   br i1 %2, label %3, label %7
 
@@ -999,42 +1096,42 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %4 = alloca i32, align 4
   %5 = alloca i32, align 4
   %6 = alloca i32, align 4
-  %7 = load ptr, ptr %1, align 8, !tbaa !63
-  %8 = tail call ptr %7(i32 noundef 16) #15
+  %7 = load ptr, ptr %1, align 8, !tbaa !69
+  %8 = tail call ptr %7(i32 noundef 16) #16
   %9 = icmp eq ptr %8, null
   br i1 %9, label %10, label %19
 
 10:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #19
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %3) #20
   %11 = getelementptr inbounds %struct.ort_api_base, ptr %1, i64 0, i32 1
-  %12 = load ptr, ptr %11, align 8, !tbaa !65
-  %13 = tail call ptr %12() #15
-  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #15
-  %15 = load ptr, ptr %1, align 8, !tbaa !63
-  %16 = tail call ptr %15(i32 noundef 1) #15
-  %17 = load ptr, ptr %16, align 8, !tbaa !66
-  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #15
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #19
+  %12 = load ptr, ptr %11, align 8, !tbaa !71
+  %13 = tail call ptr %12() #16
+  %14 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %3, i64 noundef 512, ptr noundef nonnull @.str.9, i32 noundef 16, ptr noundef %13) #16
+  %15 = load ptr, ptr %1, align 8, !tbaa !69
+  %16 = tail call ptr %15(i32 noundef 1) #16
+  %17 = load ptr, ptr %16, align 8, !tbaa !72
+  %18 = call ptr %17(i32 noundef 1, ptr noundef nonnull %3) #16
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %3) #20
   br label %108
 
 19:                                               ; preds = %2
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #19
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %4) #20
   store i32 0, ptr %4, align 4, !tbaa !21
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #19
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %5) #20
   store i32 1, ptr %5, align 4, !tbaa !21
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #19
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #20
   store i32 1, ptr %6, align 4, !tbaa !21
-  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #16
+  %20 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.10, i32 noundef 256, ptr noundef nonnull %4) #17
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %106
 
 22:                                               ; preds = %19
-  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #16
+  %23 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.11, i32 noundef 1, ptr noundef nonnull %5) #17
   %24 = icmp eq ptr %23, null
   br i1 %24, label %25, label %106
 
 25:                                               ; preds = %22
-  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #16
+  %26 = call fastcc ptr @read_option(ptr noundef nonnull %8, ptr noundef %0, ptr noundef nonnull @.str.12, i32 noundef 1, ptr noundef nonnull %6) #17
   %27 = icmp eq ptr %26, null
   br i1 %27, label %28, label %106
 
@@ -1046,7 +1143,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
   %33 = icmp eq i32 %32, 0
   %34 = select i1 %33, i32 2, i32 0
   %35 = or i32 %34, %31
-  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #15
+  %36 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull @operators_lock) #16
   %37 = load i32, ptr %4, align 4
   br label %38
 
@@ -1058,116 +1155,116 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 
 42:                                               ; preds = %38
   %43 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 1
-  %44 = load ptr, ptr %43, align 8, !tbaa !68
+  %44 = load ptr, ptr %43, align 8, !tbaa !74
   %45 = icmp eq ptr %44, %8
   br i1 %45, label %46, label %54
 
 46:                                               ; preds = %42
   %47 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 2
-  %48 = load i32, ptr %47, align 8, !tbaa !71
+  %48 = load i32, ptr %47, align 8, !tbaa !77
   %49 = icmp eq i32 %48, %37
   br i1 %49, label %50, label %54
 
 50:                                               ; preds = %46
   %51 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 3
-  %52 = load i32, ptr %51, align 4, !tbaa !72
+  %52 = load i32, ptr %51, align 4, !tbaa !78
   %53 = icmp eq i32 %52, %35
   br i1 %53, label %95, label %54
 
 54:                                               ; preds = %46, %42, %50
   %55 = getelementptr inbounds %struct.operator, ptr %40, i64 0, i32 5
-  br label %38, !llvm.loop !73
+  br label %38, !llvm.loop !79
 
 56:                                               ; preds = %38
-  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #17
+  %57 = tail call noalias dereferenceable_or_null(184) ptr @calloc(i64 noundef 1, i64 noundef 184) #18
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %62
 
 59:                                               ; preds = %56
-  %60 = load ptr, ptr %8, align 8, !tbaa !66
-  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #15
+  %60 = load ptr, ptr %8, align 8, !tbaa !72
+  %61 = tail call ptr %60(i32 noundef 1, ptr noundef nonnull @.str.1) #16
   br label %95
 
 62:                                               ; preds = %56
-  store i32 16, ptr %57, align 8, !tbaa.struct !74
+  store i32 16, ptr %57, align 8, !tbaa.struct !80
   %63 = getelementptr inbounds i8, ptr %57, i64 16
-  store ptr @operator_name, ptr %63, align 8, !tbaa.struct !75
+  store ptr @operator_name, ptr %63, align 8, !tbaa.struct !81
   %64 = getelementptr inbounds i8, ptr %57, i64 24
-  store ptr @operator_provider, ptr %64, align 8, !tbaa.struct !76
+  store ptr @operator_provider, ptr %64, align 8, !tbaa.struct !82
   %65 = getelementptr inbounds i8, ptr %57, i64 32
-  store ptr @operator_input, ptr %65, align 8, !tbaa.struct !77
+  store ptr @operator_input, ptr %65, align 8, !tbaa.struct !83
   %66 = getelementptr inbounds i8, ptr %57, i64 40
-  store ptr @operator_inputs, ptr %66, align 8, !tbaa.struct !78
+  store ptr @operator_inputs, ptr %66, align 8, !tbaa.struct !84
   %67 = getelementptr inbounds i8, ptr %57, i64 48
-  store ptr @operator_output, ptr %67, align 8, !tbaa.struct !79
+  store ptr @operator_output, ptr %67, align 8, !tbaa.struct !85
   %68 = getelementptr inbounds i8, ptr %57, i64 56
-  store ptr @operator_outputs, ptr %68, align 8, !tbaa.struct !80
+  store ptr @operator_outputs, ptr %68, align 8, !tbaa.struct !86
   %69 = getelementptr inbounds i8, ptr %57, i64 72
-  store ptr @destroy_kernel, ptr %69, align 8, !tbaa.struct !81
+  store ptr @destroy_kernel, ptr %69, align 8, !tbaa.struct !87
   %70 = getelementptr inbounds i8, ptr %57, i64 80
-  store ptr @operator_zero, ptr %70, align 8, !tbaa.struct !82
+  store ptr @operator_zero, ptr %70, align 8, !tbaa.struct !88
   %71 = getelementptr inbounds i8, ptr %57, i64 88
-  store ptr @operator_zero, ptr %71, align 8, !tbaa.struct !83
+  store ptr @operator_zero, ptr %71, align 8, !tbaa.struct !89
   %72 = getelementptr inbounds i8, ptr %57, i64 96
-  store ptr @operator_zero, ptr %72, align 8, !tbaa.struct !84
+  store ptr @operator_zero, ptr %72, align 8, !tbaa.struct !90
   %73 = getelementptr inbounds i8, ptr %57, i64 136
-  store ptr @create_kernel, ptr %73, align 8, !tbaa.struct !85
+  store ptr @create_kernel, ptr %73, align 8, !tbaa.struct !91
   %74 = getelementptr inbounds i8, ptr %57, i64 144
-  store ptr @compute_kernel, ptr %74, align 8, !tbaa.struct !86
+  store ptr @compute_kernel, ptr %74, align 8, !tbaa.struct !92
   %75 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 1
-  store ptr %8, ptr %75, align 8, !tbaa !68
+  store ptr %8, ptr %75, align 8, !tbaa !74
   %76 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 2
-  store i32 %37, ptr %76, align 8, !tbaa !71
+  store i32 %37, ptr %76, align 8, !tbaa !77
   %77 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 3
-  store i32 %35, ptr %77, align 4, !tbaa !72
+  store i32 %35, ptr %77, align 4, !tbaa !78
   %78 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 2
-  %79 = load ptr, ptr %78, align 8, !tbaa !87
-  %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 20), align 8, !tbaa !88
+  %79 = load ptr, ptr %78, align 8, !tbaa !93
+  %80 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 21), align 8, !tbaa !94
   %81 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 4
-  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #15
+  %82 = tail call ptr %79(ptr noundef %80, ptr noundef nonnull %81) #16
   %83 = icmp eq ptr %82, null
   br i1 %83, label %84, label %90
 
 84:                                               ; preds = %62
   %85 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 3
-  %86 = load ptr, ptr %85, align 8, !tbaa !89
-  %87 = load ptr, ptr %81, align 8, !tbaa !90
-  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #15
+  %86 = load ptr, ptr %85, align 8, !tbaa !95
+  %87 = load ptr, ptr %81, align 8, !tbaa !96
+  %88 = tail call ptr %86(ptr noundef %87, ptr noundef nonnull %57) #16
   %89 = icmp eq ptr %88, null
   br i1 %89, label %92, label %90
 
 90:                                               ; preds = %84, %62
   %91 = phi ptr [ %88, %84 ], [ %82, %62 ]
-  tail call void @free(ptr noundef nonnull %57) #15
+  tail call void @free(ptr noundef nonnull %57) #16
   br label %95
 
 92:                                               ; preds = %84
   %93 = load ptr, ptr @operators, align 8, !tbaa !19
   %94 = getelementptr inbounds %struct.operator, ptr %57, i64 0, i32 5
-  store ptr %93, ptr %94, align 8, !tbaa !91
+  store ptr %93, ptr %94, align 8, !tbaa !97
   store ptr %57, ptr @operators, align 8, !tbaa !19
   br label %95
 
 95:                                               ; preds = %50, %92, %90, %59
   %96 = phi ptr [ null, %59 ], [ %57, %92 ], [ null, %90 ], [ %40, %50 ]
   %97 = phi ptr [ %61, %59 ], [ null, %92 ], [ %91, %90 ], [ null, %50 ]
-  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #15
+  %98 = tail call i32 @pthread_mutex_unlock(ptr noundef nonnull @operators_lock) #16
   %99 = icmp eq ptr %97, null
   br i1 %99, label %100, label %106
 
 100:                                              ; preds = %95
   %101 = getelementptr inbounds %struct.ort_api, ptr %8, i64 0, i32 4
-  %102 = load ptr, ptr %101, align 8, !tbaa !92
+  %102 = load ptr, ptr %101, align 8, !tbaa !98
   %103 = getelementptr inbounds %struct.operator, ptr %96, i64 0, i32 4
-  %104 = load ptr, ptr %103, align 8, !tbaa !90
-  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #15
+  %104 = load ptr, ptr %103, align 8, !tbaa !96
+  %105 = tail call ptr %102(ptr noundef %0, ptr noundef %104) #16
   br label %106
 
 106:                                              ; preds = %19, %22, %100, %95, %25
   %107 = phi ptr [ %26, %25 ], [ %105, %100 ], [ %97, %95 ], [ %23, %22 ], [ %20, %19 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #19
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #19
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #19
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #20
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %5) #20
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %4) #20
   br label %108
 
 108:                                              ; preds = %106, %10
@@ -1176,7 +1273,7 @@ define ptr @RegisterCustomOps(ptr noundef %0, ptr nocapture noundef readonly %1)
 }
 
 ; Function Attrs: minsize nofree nounwind optsize
-declare noundef i32 @snprintf(ptr noalias nocapture noundef writeonly, i64 noundef, ptr nocapture noundef readonly, ...) local_unnamed_addr #10
+declare noundef i32 @snprintf(ptr noalias nocapture noundef writeonly, i64 noundef, ptr nocapture noundef readonly, ...) local_unnamed_addr #11
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr noundef %1, ptr noundef %2, i32 noundef %3, ptr nocapture noundef writeonly %4) unnamed_addr #0 {
@@ -1184,16 +1281,16 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %7 = alloca [8 x i8], align 8
   %8 = alloca [512 x i8], align 1
   %9 = alloca i64, align 8
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #19
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %6) #20
   store i32 0, ptr %6, align 4, !tbaa !21
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %7) #20
   store i64 0, ptr %7, align 8
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #19
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #19
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %9) #20
   store i64 8, ptr %9, align 8, !tbaa !16
   %10 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 19
-  %11 = load ptr, ptr %10, align 8, !tbaa !93
-  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #15
+  %11 = load ptr, ptr %10, align 8, !tbaa !99
+  %12 = call ptr %11(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %6) #16
   %13 = icmp eq ptr %12, null
   %14 = load i32, ptr %6, align 4
   %15 = icmp ne i32 %14, 0
@@ -1202,8 +1299,8 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
 
 17:                                               ; preds = %5
   %18 = getelementptr inbounds %struct.ort_api, ptr %0, i64 0, i32 20
-  %19 = load ptr, ptr %18, align 8, !tbaa !94
-  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #15
+  %19 = load ptr, ptr %18, align 8, !tbaa !100
+  %20 = call ptr %19(ptr noundef %1, ptr noundef %2, ptr noundef nonnull %7, ptr noundef nonnull %9) #16
   %21 = icmp eq ptr %20, null
   br i1 %21, label %22, label %45
 
@@ -1221,7 +1318,7 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   %31 = add i32 %30, -48
   %32 = add i32 %31, %29
   %33 = getelementptr inbounds i8, ptr %24, i64 1
-  br label %22, !llvm.loop !95
+  br label %22, !llvm.loop !101
 
 34:                                               ; preds = %22
   %35 = icmp eq ptr %24, %7
@@ -1238,17 +1335,17 @@ define internal fastcc ptr @read_option(ptr nocapture noundef readonly %0, ptr n
   br label %45
 
 41:                                               ; preds = %36, %34
-  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #15
-  %43 = load ptr, ptr %0, align 8, !tbaa !66
-  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #15
+  %42 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.13, ptr noundef %2, i32 noundef %3, ptr noundef nonnull %7) #16
+  %43 = load ptr, ptr %0, align 8, !tbaa !72
+  %44 = call ptr %43(i32 noundef 2, ptr noundef nonnull %8) #16
   br label %45
 
 45:                                               ; preds = %40, %41, %17, %5
   %46 = phi ptr [ %12, %5 ], [ %20, %17 ], [ %44, %41 ], [ null, %40 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #19
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #19
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #19
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #19
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %9) #20
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %7) #20
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %6) #20
   ret ptr %46
 }
 
@@ -1277,7 +1374,7 @@ declare i32 @pthread_mutex_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 declare i32 @pthread_cond_init(ptr noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite)
-declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #11
+declare noalias noundef ptr @malloc(i64 noundef) local_unnamed_addr #12
 
 ; Function Attrs: minsize nounwind optsize
 declare i32 @pthread_create(ptr noundef, ptr noundef, ptr noundef, ptr noundef) local_unnamed_addr #1
@@ -1287,13 +1384,13 @@ define internal noalias ptr @serve(ptr nocapture noundef %0) #0 {
   %2 = load ptr, ptr %0, align 8, !tbaa !42
   %3 = getelementptr inbounds %struct.start, ptr %0, i64 0, i32 1
   %4 = load i32, ptr %3, align 8, !tbaa !44
-  tail call void @free(ptr noundef %0) #15
+  tail call void @free(ptr noundef %0) #16
   %5 = getelementptr inbounds %struct.stowplan, ptr %2, i64 0, i32 7
   %6 = load ptr, ptr %5, align 8, !tbaa !10
   %7 = sext i32 %4 to i64
   %8 = load i32, ptr %2, align 8, !tbaa !24
   %9 = sext i32 %8 to i64
-  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #15
+  tail call void @stowplan_help(ptr noundef %6, i64 noundef %7, i64 noundef %9) #16
   ret ptr null
 }
 
@@ -1310,39 +1407,39 @@ declare i32 @sched_getcpu() local_unnamed_addr #1
 declare i32 @pthread_setaffinity_np(i64 noundef, i64 noundef, ptr noundef) local_unnamed_addr #1
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #8 {
+define internal nonnull ptr @operator_name(ptr nocapture readnone %0) #9 {
   ret ptr @.str.14
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #8 {
+define internal noalias ptr @operator_provider(ptr nocapture readnone %0) #9 {
   ret ptr null
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define internal i32 @operator_input(ptr nocapture readnone %0, i64 noundef %1) #9 {
-  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !59
+define internal i32 @operator_input(ptr nocapture readnone %0, i64 noundef %1) #10 {
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8, !tbaa !63
   %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
-  %5 = load i32, ptr %4, align 4, !tbaa !96
+  %5 = load i32, ptr %4, align 4, !tbaa !102
   ret i32 %5
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_inputs(ptr nocapture readnone %0) #8 {
+define internal i64 @operator_inputs(ptr nocapture readnone %0) #9 {
   %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   ret i64 %2
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable
-define internal i32 @operator_output(ptr nocapture readnone %0, i64 noundef %1) #9 {
-  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !60
+define internal i32 @operator_output(ptr nocapture readnone %0, i64 noundef %1) #10 {
+  %3 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 14), align 8, !tbaa !58
   %4 = getelementptr inbounds %struct.stowplan_tensor, ptr %3, i64 %1, i32 3
-  %5 = load i32, ptr %4, align 4, !tbaa !96
+  %5 = load i32, ptr %4, align 4, !tbaa !102
   ret i32 %5
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i64 @operator_outputs(ptr nocapture readnone %0) #8 {
+define internal i64 @operator_outputs(ptr nocapture readnone %0) #9 {
   %2 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 7), align 8, !tbaa !51
   ret i64 %2
 }
@@ -1354,9 +1451,9 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 
 3:                                                ; preds = %1
   %4 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
-  %5 = load ptr, ptr %4, align 8, !tbaa !97
-  tail call void @stowplan_destroy(ptr noundef %5) #16
-  tail call void @free(ptr noundef nonnull %0) #15
+  %5 = load ptr, ptr %4, align 8, !tbaa !103
+  tail call void @stowplan_destroy(ptr noundef %5) #17
+  tail call void @free(ptr noundef nonnull %0) #16
   br label %6
 
 6:                                                ; preds = %1, %3
@@ -1364,38 +1461,38 @@ define internal void @destroy_kernel(ptr noundef %0) #0 {
 }
 
 ; Function Attrs: minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable
-define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #8 {
+define internal i32 @operator_zero(ptr nocapture readnone %0, i64 %1) #9 {
   ret i32 0
 }
 
 ; Function Attrs: minsize nounwind optsize uwtable
 define internal ptr @create_kernel(ptr nocapture noundef readonly %0, ptr noundef %1, ptr nocapture readnone %2, ptr nocapture noundef writeonly %3) #0 {
-  %5 = tail call noalias dereferenceable_or_null(64) ptr @calloc(i64 noundef 1, i64 noundef 64) #17
+  %5 = tail call noalias dereferenceable_or_null(64) ptr @calloc(i64 noundef 1, i64 noundef 64) #18
   %6 = icmp eq ptr %5, null
   br i1 %6, label %15, label %7
 
 7:                                                ; preds = %4
   %8 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 1
   %9 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 2
-  %10 = load i32, ptr %9, align 8, !tbaa !71
+  %10 = load i32, ptr %9, align 8, !tbaa !77
   %11 = getelementptr inbounds %struct.operator, ptr %0, i64 0, i32 3
-  %12 = load i32, ptr %11, align 4, !tbaa !72
-  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #16
+  %12 = load i32, ptr %11, align 4, !tbaa !78
+  %13 = tail call i32 @stowplan_create(ptr noundef nonnull %8, i32 noundef %10, i32 noundef %12) #17
   %14 = icmp eq i32 %13, 0
   br i1 %14, label %20, label %15
 
 15:                                               ; preds = %4, %7
   %16 = phi i32 [ %13, %7 ], [ 1, %4 ]
-  tail call void @free(ptr noundef %5) #15
-  %17 = load ptr, ptr %1, align 8, !tbaa !66
-  %18 = tail call ptr @stowplan_message(i32 noundef %16) #16
-  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #15
+  tail call void @free(ptr noundef %5) #16
+  %17 = load ptr, ptr %1, align 8, !tbaa !72
+  %18 = tail call ptr @stowplan_message(i32 noundef %16) #17
+  %19 = tail call ptr %17(i32 noundef 1, ptr noundef nonnull %18) #16
   br label %23
 
 20:                                               ; preds = %7
-  store ptr %1, ptr %5, align 8, !tbaa !99
+  store ptr %1, ptr %5, align 8, !tbaa !105
   %21 = getelementptr inbounds %struct.kernel, ptr %5, i64 0, i32 2
-  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #15
+  %22 = tail call i32 @pthread_mutex_init(ptr noundef nonnull %21, ptr noundef null) #16
   store ptr %5, ptr %3, align 8, !tbaa !19
   br label %23
 
@@ -1418,7 +1515,7 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %12 = alloca ptr, align 8
   %13 = alloca ptr, align 8
   %14 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 2
-  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #15
+  %15 = tail call i32 @pthread_mutex_lock(ptr noundef nonnull %14) #16
   %16 = load i64, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 6), align 8, !tbaa !50
   %17 = load ptr, ptr getelementptr inbounds (%struct.program, ptr @stowplan_program, i64 0, i32 13), align 8
   %18 = getelementptr inbounds %struct.kernel, ptr %0, i64 0, i32 1
@@ -1438,17 +1535,17 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %25, label %132, label %141
 
 28:                                               ; preds = %21
-  %29 = load ptr, ptr %0, align 8, !tbaa !99
+  %29 = load ptr, ptr %0, align 8, !tbaa !105
   %30 = icmp sgt i64 %16, %22
   %31 = getelementptr inbounds %struct.stowplan_tensor, ptr %17, i64 %22
   %32 = select i1 %30, ptr %31, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %11) #20
   store ptr null, ptr %11, align 8, !tbaa !19
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #19
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %12) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %13) #20
   %33 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 14
-  %34 = load ptr, ptr %33, align 8, !tbaa !100
-  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #15
+  %34 = load ptr, ptr %33, align 8, !tbaa !106
+  %35 = call ptr %34(ptr noundef %1, i64 noundef %22, ptr noundef nonnull %11) #16
   %36 = icmp eq ptr %35, null
   br i1 %36, label %37, label %129
 
@@ -1458,32 +1555,32 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %39, label %40, label %43
 
 40:                                               ; preds = %37
-  %41 = load ptr, ptr %29, align 8, !tbaa !66
-  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #15
+  %41 = load ptr, ptr %29, align 8, !tbaa !72
+  %42 = call ptr %41(i32 noundef 2, ptr noundef nonnull @.str.15) #16
   br label %129
 
 43:                                               ; preds = %37
   %44 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 12
-  %45 = load ptr, ptr %44, align 8, !tbaa !101
-  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #15
+  %45 = load ptr, ptr %44, align 8, !tbaa !107
+  %46 = call ptr %45(ptr noundef nonnull %38, ptr noundef nonnull %12) #16
   %47 = icmp eq ptr %46, null
   br i1 %47, label %48, label %129
 
 48:                                               ; preds = %43
   %49 = load ptr, ptr %12, align 8, !tbaa !19
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #19
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #19
-  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #19
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %5) #20
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %6) #20
+  call void @llvm.lifetime.start.p0(i64 4, ptr nonnull %7) #20
   %50 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 8
-  %51 = load ptr, ptr %50, align 8, !tbaa !102
-  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #15
+  %51 = load ptr, ptr %50, align 8, !tbaa !108
+  %52 = call ptr %51(ptr noundef %49, ptr noundef nonnull %7) #16
   %53 = icmp eq ptr %52, null
   br i1 %53, label %54, label %108
 
 54:                                               ; preds = %48
   %55 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 9
-  %56 = load ptr, ptr %55, align 8, !tbaa !103
-  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #15
+  %56 = load ptr, ptr %55, align 8, !tbaa !109
+  %57 = call ptr %56(ptr noundef %49, ptr noundef nonnull %6) #16
   %58 = icmp eq ptr %57, null
   br i1 %58, label %59, label %108
 
@@ -1491,22 +1588,22 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %60 = load i64, ptr %6, align 8, !tbaa !16
   %61 = call i64 @llvm.umin.i64(i64 %60, i64 64)
   %62 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 10
-  %63 = load ptr, ptr %62, align 8, !tbaa !104
-  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #15
+  %63 = load ptr, ptr %62, align 8, !tbaa !110
+  %64 = call ptr %63(ptr noundef %49, ptr noundef nonnull %5, i64 noundef %61) #16
   %65 = icmp eq ptr %64, null
   br i1 %65, label %66, label %108
 
 66:                                               ; preds = %59
   %67 = load i32, ptr %7, align 4, !tbaa !21
   %68 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 3
-  %69 = load i32, ptr %68, align 4, !tbaa !96
+  %69 = load i32, ptr %68, align 4, !tbaa !102
   %70 = icmp eq i32 %67, %69
   br i1 %70, label %71, label %78
 
 71:                                               ; preds = %66
   %72 = load i64, ptr %6, align 8, !tbaa !16
   %73 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
-  %74 = load i32, ptr %73, align 8, !tbaa !105
+  %74 = load i32, ptr %73, align 8, !tbaa !59
   %75 = sext i32 %74 to i64
   %76 = icmp eq i64 %72, %75
   %77 = zext i1 %76 to i32
@@ -1531,54 +1628,54 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
 88:                                               ; preds = %81
   %89 = getelementptr inbounds [64 x i64], ptr %5, i64 0, i64 %83
   %90 = load i64, ptr %89, align 8, !tbaa !16
-  %91 = load ptr, ptr %80, align 8, !tbaa !106
+  %91 = load ptr, ptr %80, align 8, !tbaa !60
   %92 = getelementptr inbounds i64, ptr %91, i64 %83
   %93 = load i64, ptr %92, align 8, !tbaa !16
   %94 = icmp eq i64 %90, %93
   %95 = zext i1 %94 to i32
   %96 = add nuw nsw i64 %83, 1
-  br label %81, !llvm.loop !107
+  br label %81, !llvm.loop !111
 
 97:                                               ; preds = %87
-  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #19
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #19
+  call void @llvm.lifetime.start.p0(i64 512, ptr nonnull %8) #20
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %9) #20
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 1 dereferenceable(128) %9, i8 0, i64 128, i1 false)
-  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #19
+  call void @llvm.lifetime.start.p0(i64 128, ptr nonnull %10) #20
   call void @llvm.memset.p0.i64(ptr noundef nonnull align 1 dereferenceable(128) %10, i8 0, i64 128, i1 false)
-  %98 = load ptr, ptr %80, align 8, !tbaa !106
+  %98 = load ptr, ptr %80, align 8, !tbaa !60
   %99 = getelementptr inbounds %struct.stowplan_tensor, ptr %32, i64 0, i32 2
-  %100 = load i32, ptr %99, align 8, !tbaa !105
+  %100 = load i32, ptr %99, align 8, !tbaa !59
   %101 = sext i32 %100 to i64
-  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #16
-  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #16
-  %102 = load ptr, ptr %32, align 8, !tbaa !108
-  %103 = load i32, ptr %68, align 4, !tbaa !96
+  call fastcc void @write_shape(ptr noundef nonnull %9, ptr noundef %98, i64 noundef %101) #17
+  call fastcc void @write_shape(ptr noundef nonnull %10, ptr noundef nonnull %5, i64 noundef %61) #17
+  %102 = load ptr, ptr %32, align 8, !tbaa !112
+  %103 = load i32, ptr %68, align 4, !tbaa !102
   %104 = load i32, ptr %7, align 4, !tbaa !21
-  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #15
-  %106 = load ptr, ptr %29, align 8, !tbaa !66
-  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #15
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #19
-  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #19
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #19
+  %105 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef nonnull dereferenceable(1) %8, i64 noundef 512, ptr noundef nonnull @.str.16, ptr noundef %102, i32 noundef %103, ptr noundef nonnull %9, i32 noundef %104, ptr noundef nonnull %10) #16
+  %106 = load ptr, ptr %29, align 8, !tbaa !72
+  %107 = call ptr %106(i32 noundef 2, ptr noundef nonnull %8) #16
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %10) #20
+  call void @llvm.lifetime.end.p0(i64 128, ptr nonnull %9) #20
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %8) #20
   br label %108
 
 108:                                              ; preds = %97, %87, %59, %54, %48
   %109 = phi ptr [ %52, %48 ], [ %57, %54 ], [ %107, %97 ], [ %64, %59 ], [ null, %87 ]
-  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #19
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #19
-  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #19
+  call void @llvm.lifetime.end.p0(i64 4, ptr nonnull %7) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %6) #20
+  call void @llvm.lifetime.end.p0(i64 512, ptr nonnull %5) #20
   %110 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 17
-  %111 = load ptr, ptr %110, align 8, !tbaa !109
+  %111 = load ptr, ptr %110, align 8, !tbaa !113
   %112 = load ptr, ptr %12, align 8, !tbaa !19
-  call void %111(ptr noundef %112) #15
+  call void %111(ptr noundef %112) #16
   %113 = icmp eq ptr %109, null
   br i1 %113, label %114, label %129
 
 114:                                              ; preds = %108
   %115 = getelementptr inbounds %struct.ort_api, ptr %29, i64 0, i32 6
-  %116 = load ptr, ptr %115, align 8, !tbaa !110
+  %116 = load ptr, ptr %115, align 8, !tbaa !114
   %117 = load ptr, ptr %11, align 8, !tbaa !19
-  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #15
+  %118 = call ptr %116(ptr noundef %117, ptr noundef nonnull %13) #16
   %119 = icmp eq ptr %118, null
   br i1 %119, label %120, label %129
 
@@ -1589,32 +1686,32 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   br i1 %123, label %129, label %124
 
 124:                                              ; preds = %120
-  %125 = load ptr, ptr %18, align 8, !tbaa !97
+  %125 = load ptr, ptr %18, align 8, !tbaa !103
   %126 = trunc i64 %22 to i32
-  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #16
+  %127 = call ptr @stowplan_input_memory(ptr noundef %125, i32 noundef %126) #17
   %128 = load ptr, ptr %13, align 8, !tbaa !19
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %127, ptr align 1 %128, i64 %122, i1 false)
   br label %129
 
 129:                                              ; preds = %28, %40, %43, %108, %114, %120, %124
   %130 = phi ptr [ %42, %40 ], [ %35, %28 ], [ %46, %43 ], [ %109, %108 ], [ %118, %114 ], [ null, %124 ], [ null, %120 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #19
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #19
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #19
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %13) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %12) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %11) #20
   %131 = add nuw nsw i64 %22, 1
-  br label %21, !llvm.loop !111
+  br label %21, !llvm.loop !115
 
 132:                                              ; preds = %27
-  %133 = load ptr, ptr %18, align 8, !tbaa !97
-  %134 = call i32 @stowplan_run(ptr noundef %133) #16
+  %133 = load ptr, ptr %18, align 8, !tbaa !103
+  %134 = call i32 @stowplan_run(ptr noundef %133) #17
   %135 = icmp eq i32 %134, 0
   br i1 %135, label %141, label %136
 
 136:                                              ; preds = %132
-  %137 = load ptr, ptr %0, align 8, !tbaa !99
-  %138 = load ptr, ptr %137, align 8, !tbaa !66
-  %139 = call ptr @stowplan_message(i32 noundef %134) #16
-  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #15
+  %137 = load ptr, ptr %0, align 8, !tbaa !105
+  %138 = load ptr, ptr %137, align 8, !tbaa !72
+  %139 = call ptr @stowplan_message(i32 noundef %134) #17
+  %140 = call ptr %138(i32 noundef 1, ptr noundef nonnull %139) #16
   br label %141
 
 141:                                              ; preds = %132, %136, %27
@@ -1625,72 +1722,71 @@ define internal ptr @compute_kernel(ptr noundef %0, ptr noundef %1) #0 {
   %146 = ashr exact i64 %145, 32
   br label %147
 
-147:                                              ; preds = %187, %141
-  %148 = phi i64 [ %189, %187 ], [ 0, %141 ]
-  %149 = phi ptr [ %188, %187 ], [ %142, %141 ]
+147:                                              ; preds = %186, %141
+  %148 = phi i64 [ %188, %186 ], [ 0, %141 ]
+  %149 = phi ptr [ %187, %186 ], [ %142, %141 ]
   %150 = icmp slt i64 %148, %146
   %151 = icmp eq ptr %149, null
   %152 = select i1 %150, i1 %151, i1 false
   br i1 %152, label %155, label %153
 
 153:                                              ; preds = %147
-  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #15
+  %154 = call i32 @pthread_mutex_unlock(ptr noundef nonnull %14) #16
   ret ptr %149
 
 155:                                              ; preds = %147
   %156 = icmp sgt i64 %143, %148
   %157 = getelementptr inbounds %struct.stowplan_tensor, ptr %144, i64 %148
   %158 = select i1 %156, ptr %157, ptr null
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #19
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %3) #20
   store ptr null, ptr %3, align 8, !tbaa !19
-  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #19
-  %159 = load ptr, ptr %0, align 8, !tbaa !99
-  %160 = getelementptr inbounds %struct.ort_api, ptr %159, i64 0, i32 15
-  %161 = load ptr, ptr %160, align 8, !tbaa !112
-  %162 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 1
-  %163 = load ptr, ptr %162, align 8, !tbaa !106
-  %164 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
-  %165 = load i32, ptr %164, align 8, !tbaa !105
-  %166 = sext i32 %165 to i64
-  %167 = call ptr %161(ptr noundef %1, i64 noundef %148, ptr noundef %163, i64 noundef %166, ptr noundef nonnull %3) #15
-  %168 = icmp eq ptr %167, null
-  %169 = load ptr, ptr %3, align 8
-  %170 = icmp ne ptr %169, null
-  %171 = select i1 %168, i1 %170, i1 false
-  br i1 %171, label %172, label %187
+  call void @llvm.lifetime.start.p0(i64 8, ptr nonnull %4) #20
+  %159 = load ptr, ptr %18, align 8, !tbaa !103
+  %160 = trunc i64 %148 to i32
+  %161 = call ptr @stowplan_output_shape(ptr noundef %159, i32 noundef %160) #17
+  %162 = call i64 @stowplan_output_bytes(ptr noundef %159, i32 noundef %160) #17
+  %163 = load ptr, ptr %0, align 8, !tbaa !105
+  %164 = getelementptr inbounds %struct.ort_api, ptr %163, i64 0, i32 15
+  %165 = load ptr, ptr %164, align 8, !tbaa !116
+  %166 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 2
+  %167 = load i32, ptr %166, align 8, !tbaa !59
+  %168 = sext i32 %167 to i64
+  %169 = call ptr %165(ptr noundef %1, i64 noundef %148, ptr noundef %161, i64 noundef %168, ptr noundef nonnull %3) #16
+  %170 = icmp eq ptr %169, null
+  %171 = load ptr, ptr %3, align 8
+  %172 = icmp ne ptr %171, null
+  %173 = select i1 %170, i1 %172, i1 false
+  br i1 %173, label %174, label %186
 
-172:                                              ; preds = %155
-  %173 = load ptr, ptr %0, align 8, !tbaa !99
-  %174 = getelementptr inbounds %struct.ort_api, ptr %173, i64 0, i32 6
-  %175 = load ptr, ptr %174, align 8, !tbaa !110
-  %176 = call ptr %175(ptr noundef nonnull %169, ptr noundef nonnull %4) #15
-  %177 = icmp eq ptr %176, null
-  br i1 %177, label %178, label %187
+174:                                              ; preds = %155
+  %175 = load ptr, ptr %0, align 8, !tbaa !105
+  %176 = getelementptr inbounds %struct.ort_api, ptr %175, i64 0, i32 6
+  %177 = load ptr, ptr %176, align 8, !tbaa !114
+  %178 = call ptr %177(ptr noundef nonnull %171, ptr noundef nonnull %4) #16
+  %179 = icmp eq ptr %178, null
+  br i1 %179, label %180, label %186
 
-178:                                              ; preds = %172
-  %179 = getelementptr inbounds %struct.stowplan_tensor, ptr %158, i64 0, i32 4
-  %180 = load i64, ptr %179, align 8, !tbaa !54
-  %181 = icmp eq i64 %180, 0
-  br i1 %181, label %187, label %182
+180:                                              ; preds = %174
+  %181 = icmp eq i64 %162, 0
+  br i1 %181, label %186, label %182
 
-182:                                              ; preds = %178
+182:                                              ; preds = %180
   %183 = load ptr, ptr %4, align 8, !tbaa !19
-  %184 = load ptr, ptr %18, align 8, !tbaa !97
-  %185 = trunc i64 %148 to i32
-  %186 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %185) #16
-  call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %186, i64 %180, i1 false)
-  br label %187
+  %184 = load ptr, ptr %18, align 8, !tbaa !103
+  %185 = call ptr @stowplan_output_memory(ptr noundef %184, i32 noundef %160) #17
+  call void @llvm.memcpy.p0.p0.i64(ptr align 1 %183, ptr align 1 %185, i64 %162, i1 false)
+  br label %186
 
-187:                                              ; preds = %155, %172, %178, %182
-  %188 = phi ptr [ %167, %155 ], [ %176, %172 ], [ null, %182 ], [ null, %178 ]
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #19
-  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #19
-  %189 = add nuw nsw i64 %148, 1
-  br label %147, !llvm.loop !113
+186:                                              ; preds = %155, %174, %180, %182
+  %187 = phi ptr [ %169, %155 ], [ %178, %174 ], [ null, %182 ], [ null, %180 ]
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %4) #20
+  call void @llvm.lifetime.end.p0(i64 8, ptr nonnull %3) #20
+  %188 = add nuw nsw i64 %148, 1
+  br label %147, !llvm.loop !117
 }
 
 ; Function Attrs: minsize nofree nounwind optsize uwtable
-define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #12 {
+define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr nocapture noundef readonly %1, i64 noundef %2) unnamed_addr #13 {
   br label %4
 
 4:                                                ; preds = %11, %3
@@ -1711,24 +1807,24 @@ define internal fastcc void @write_shape(ptr nocapture noundef writeonly %0, ptr
   %15 = select i1 %14, ptr @.str.18, ptr @.str.17
   %16 = getelementptr inbounds i64, ptr %1, i64 %6
   %17 = load i64, ptr %16, align 8, !tbaa !16
-  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #15
+  %18 = tail call i32 (ptr, i64, ptr, ...) @snprintf(ptr noundef %12, i64 noundef %13, ptr noundef nonnull %15, i64 noundef %17) #16
   %19 = sext i32 %18 to i64
   %20 = add nsw i64 %5, %19
   %21 = add nuw i64 %6, 1
-  br label %4, !llvm.loop !114
+  br label %4, !llvm.loop !118
 }
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.umin.i64(i64, i64) #13
+declare i64 @llvm.umin.i64(i64, i64) #14
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i64 @llvm.smax.i64(i64, i64) #13
+declare i64 @llvm.smax.i64(i64, i64) #14
 
 ; Function Attrs: nocallback nofree nosync nounwind speculatable willreturn memory(none)
-declare i32 @llvm.smax.i32(i32, i32) #13
+declare i32 @llvm.smax.i32(i32, i32) #14
 
 ; Function Attrs: nocallback nofree nosync nounwind willreturn memory(argmem: read)
-declare ptr @llvm.load.relative.i64(ptr, i64) #14
+declare ptr @llvm.load.relative.i64(ptr, i64) #15
 
 attributes #0 = { minsize nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #1 = { minsize nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
@@ -1738,18 +1834,19 @@ attributes #4 = { minsize mustprogress nounwind optsize willreturn allockind("fr
 attributes #5 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,zeroed") allocsize(0,1) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
 attributes #6 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: write) }
 attributes #7 = { mustprogress nocallback nofree nounwind willreturn memory(argmem: readwrite) }
-attributes #8 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #10 = { minsize nofree nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #11 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #12 = { minsize nofree nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
-attributes #13 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
-attributes #14 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
-attributes #15 = { minsize nounwind optsize }
-attributes #16 = { minsize optsize }
-attributes #17 = { minsize nounwind optsize allocsize(0,1) }
-attributes #18 = { minsize nounwind optsize allocsize(0) }
-attributes #19 = { nounwind }
+attributes #8 = { minsize nofree norecurse nosync nounwind optsize memory(read, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #9 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #10 = { minsize mustprogress nofree norecurse nosync nounwind optsize willreturn memory(read, inaccessiblemem: none) uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #11 = { minsize nofree nounwind optsize "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #12 = { minsize mustprogress nofree nounwind optsize willreturn allockind("alloc,uninitialized") allocsize(0) memory(inaccessiblemem: readwrite) "alloc-family"="malloc" "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #13 = { minsize nofree nounwind optsize uwtable "frame-pointer"="non-leaf" "no-trapping-math"="true" "stack-protector-buffer-size"="8" "target-cpu"="generic" "target-features"="+fp-armv8,+neon,+v8a,-fmv,-outline-atomics" }
+attributes #14 = { nocallback nofree nosync nounwind speculatable willreturn memory(none) }
+attributes #15 = { nocallback nofree nosync nounwind willreturn memory(argmem: read) }
+attributes #16 = { minsize nounwind optsize }
+attributes #17 = { minsize optsize }
+attributes #18 = { minsize nounwind optsize allocsize(0,1) }
+attributes #19 = { minsize nounwind optsize allocsize(0) }
+attributes #20 = { nounwind }
 
 !llvm.module.flags = !{!0, !1, !2, !3}
 
@@ -1758,7 +1855,7 @@ attributes #19 = { nounwind }
 !2 = !{i32 7, !"uwtable", i32 2}
 !3 = !{i32 7, !"frame-pointer", i32 1}
 !4 = !{!5, !6, i64 72}
-!5 = !{!"program", !6, i64 0, !6, i64 8, !6, i64 16, !6, i64 24, !6, i64 32, !6, i64 40, !6, i64 48, !6, i64 56, !6, i64 64, !6, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152, !9, i64 160}
+!5 = !{!"program", !6, i64 0, !6, i64 8, !6, i64 16, !6, i64 24, !6, i64 32, !6, i64 40, !6, i64 48, !6, i64 56, !6, i64 64, !6, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !9, i64 104, !9, i64 112, !9, i64 120, !9, i64 128, !9, i64 136, !9, i64 144, !9, i64 152, !9, i64 160, !9, i64 168}
 !6 = !{!"long", !7, i64 0}
 !7 = !{!"omnipotent char", !8, i64 0}
 !8 = !{!"Simple C/C++ TBAA"}
@@ -1781,7 +1878,7 @@ attributes #19 = { nounwind }
 !25 = !{!11, !12, i64 12}
 !26 = !{!5, !6, i64 32}
 !27 = !{!5, !6, i64 40}
-!28 = !{!5, !9, i64 144}
+!28 = !{!5, !9, i64 152}
 !29 = !{!5, !6, i64 24}
 !30 = !{!11, !9, i64 40}
 !31 = !{!11, !9, i64 48}
@@ -1811,60 +1908,64 @@ attributes #19 = { nounwind }
 !55 = !{!"", !9, i64 0, !9, i64 8, !12, i64 16, !12, i64 20, !6, i64 24}
 !56 = distinct !{!56, !18}
 !57 = distinct !{!57, !18}
-!58 = !{!5, !9, i64 152}
-!59 = !{!5, !9, i64 104}
-!60 = !{!5, !9, i64 112}
-!61 = !{!5, !9, i64 120}
-!62 = !{!5, !9, i64 128}
-!63 = !{!64, !9, i64 0}
-!64 = !{!"ort_api_base", !9, i64 0, !9, i64 8}
-!65 = !{!64, !9, i64 8}
-!66 = !{!67, !9, i64 0}
-!67 = !{!"ort_api", !9, i64 0, !7, i64 8, !9, i64 208, !9, i64 216, !9, i64 224, !7, i64 232, !9, i64 408, !7, i64 416, !9, i64 480, !9, i64 488, !9, i64 496, !7, i64 504, !9, i64 520, !7, i64 528, !9, i64 720, !9, i64 728, !7, i64 736, !9, i64 792, !7, i64 800, !9, i64 1896, !9, i64 1904}
-!68 = !{!69, !9, i64 152}
-!69 = !{!"operator", !70, i64 0, !9, i64 152, !12, i64 160, !12, i64 164, !9, i64 168, !9, i64 176}
-!70 = !{!"ort_operator", !12, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !7, i64 104, !9, i64 136, !9, i64 144}
-!71 = !{!69, !12, i64 160}
-!72 = !{!69, !12, i64 164}
-!73 = distinct !{!73, !18}
-!74 = !{i64 0, i64 4, !21, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 8, !19, i64 88, i64 8, !19, i64 96, i64 8, !19, i64 104, i64 32, !47, i64 136, i64 8, !19, i64 144, i64 8, !19}
-!75 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 8, !19, i64 88, i64 32, !47, i64 120, i64 8, !19, i64 128, i64 8, !19}
-!76 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 32, !47, i64 112, i64 8, !19, i64 120, i64 8, !19}
-!77 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 32, !47, i64 104, i64 8, !19, i64 112, i64 8, !19}
-!78 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 32, !47, i64 96, i64 8, !19, i64 104, i64 8, !19}
-!79 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 32, !47, i64 88, i64 8, !19, i64 96, i64 8, !19}
-!80 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 32, !47, i64 80, i64 8, !19, i64 88, i64 8, !19}
-!81 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 32, !47, i64 64, i64 8, !19, i64 72, i64 8, !19}
-!82 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 32, !47, i64 56, i64 8, !19, i64 64, i64 8, !19}
-!83 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 32, !47, i64 48, i64 8, !19, i64 56, i64 8, !19}
-!84 = !{i64 0, i64 8, !19, i64 8, i64 32, !47, i64 40, i64 8, !19, i64 48, i64 8, !19}
-!85 = !{i64 0, i64 8, !19, i64 8, i64 8, !19}
-!86 = !{i64 0, i64 8, !19}
-!87 = !{!67, !9, i64 208}
-!88 = !{!5, !9, i64 160}
-!89 = !{!67, !9, i64 216}
-!90 = !{!69, !9, i64 168}
-!91 = !{!69, !9, i64 176}
-!92 = !{!67, !9, i64 224}
-!93 = !{!67, !9, i64 1896}
-!94 = !{!67, !9, i64 1904}
-!95 = distinct !{!95, !18}
-!96 = !{!55, !12, i64 20}
-!97 = !{!98, !9, i64 8}
-!98 = !{!"kernel", !9, i64 0, !9, i64 8, !7, i64 16}
-!99 = !{!98, !9, i64 0}
-!100 = !{!67, !9, i64 720}
-!101 = !{!67, !9, i64 520}
-!102 = !{!67, !9, i64 480}
-!103 = !{!67, !9, i64 488}
-!104 = !{!67, !9, i64 496}
-!105 = !{!55, !12, i64 16}
-!106 = !{!55, !9, i64 8}
-!107 = distinct !{!107, !18}
-!108 = !{!55, !9, i64 0}
-!109 = !{!67, !9, i64 792}
-!110 = !{!67, !9, i64 408}
+!58 = !{!5, !9, i64 112}
+!59 = !{!55, !12, i64 16}
+!60 = !{!55, !9, i64 8}
+!61 = distinct !{!61, !18}
+!62 = !{!5, !9, i64 160}
+!63 = !{!5, !9, i64 104}
+!64 = !{!5, !9, i64 120}
+!65 = !{!5, !9, i64 128}
+!66 = !{!5, !9, i64 136}
+!67 = !{i64 0, i64 8, !16, i64 8, i64 8, !16}
+!68 = !{i64 0, i64 8, !16}
+!69 = !{!70, !9, i64 0}
+!70 = !{!"ort_api_base", !9, i64 0, !9, i64 8}
+!71 = !{!70, !9, i64 8}
+!72 = !{!73, !9, i64 0}
+!73 = !{!"ort_api", !9, i64 0, !7, i64 8, !9, i64 208, !9, i64 216, !9, i64 224, !7, i64 232, !9, i64 408, !7, i64 416, !9, i64 480, !9, i64 488, !9, i64 496, !7, i64 504, !9, i64 520, !7, i64 528, !9, i64 720, !9, i64 728, !7, i64 736, !9, i64 792, !7, i64 800, !9, i64 1896, !9, i64 1904}
+!74 = !{!75, !9, i64 152}
+!75 = !{!"operator", !76, i64 0, !9, i64 152, !12, i64 160, !12, i64 164, !9, i64 168, !9, i64 176}
+!76 = !{!"ort_operator", !12, i64 0, !9, i64 8, !9, i64 16, !9, i64 24, !9, i64 32, !9, i64 40, !9, i64 48, !9, i64 56, !9, i64 64, !9, i64 72, !9, i64 80, !9, i64 88, !9, i64 96, !7, i64 104, !9, i64 136, !9, i64 144}
+!77 = !{!75, !12, i64 160}
+!78 = !{!75, !12, i64 164}
+!79 = distinct !{!79, !18}
+!80 = !{i64 0, i64 4, !21, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 8, !19, i64 88, i64 8, !19, i64 96, i64 8, !19, i64 104, i64 32, !47, i64 136, i64 8, !19, i64 144, i64 8, !19}
+!81 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 8, !19, i64 88, i64 32, !47, i64 120, i64 8, !19, i64 128, i64 8, !19}
+!82 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 8, !19, i64 80, i64 32, !47, i64 112, i64 8, !19, i64 120, i64 8, !19}
+!83 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 8, !19, i64 72, i64 32, !47, i64 104, i64 8, !19, i64 112, i64 8, !19}
+!84 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 8, !19, i64 64, i64 32, !47, i64 96, i64 8, !19, i64 104, i64 8, !19}
+!85 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 8, !19, i64 56, i64 32, !47, i64 88, i64 8, !19, i64 96, i64 8, !19}
+!86 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 8, !19, i64 40, i64 8, !19, i64 48, i64 32, !47, i64 80, i64 8, !19, i64 88, i64 8, !19}
+!87 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 8, !19, i64 32, i64 32, !47, i64 64, i64 8, !19, i64 72, i64 8, !19}
+!88 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 8, !19, i64 24, i64 32, !47, i64 56, i64 8, !19, i64 64, i64 8, !19}
+!89 = !{i64 0, i64 8, !19, i64 8, i64 8, !19, i64 16, i64 32, !47, i64 48, i64 8, !19, i64 56, i64 8, !19}
+!90 = !{i64 0, i64 8, !19, i64 8, i64 32, !47, i64 40, i64 8, !19, i64 48, i64 8, !19}
+!91 = !{i64 0, i64 8, !19, i64 8, i64 8, !19}
+!92 = !{i64 0, i64 8, !19}
+!93 = !{!73, !9, i64 208}
+!94 = !{!5, !9, i64 168}
+!95 = !{!73, !9, i64 216}
+!96 = !{!75, !9, i64 168}
+!97 = !{!75, !9, i64 176}
+!98 = !{!73, !9, i64 224}
+!99 = !{!73, !9, i64 1896}
+!100 = !{!73, !9, i64 1904}
+!101 = distinct !{!101, !18}
+!102 = !{!55, !12, i64 20}
+!103 = !{!104, !9, i64 8}
+!104 = !{!"kernel", !9, i64 0, !9, i64 8, !7, i64 16}
+!105 = !{!104, !9, i64 0}
+!106 = !{!73, !9, i64 720}
+!107 = !{!73, !9, i64 520}
+!108 = !{!73, !9, i64 480}
+!109 = !{!73, !9, i64 488}
+!110 = !{!73, !9, i64 496}
 !111 = distinct !{!111, !18}
-!112 = !{!67, !9, i64 728}
-!113 = distinct !{!113, !18}
-!114 = distinct !{!114, !18}
+!112 = !{!55, !9, i64 0}
+!113 = !{!73, !9, i64 792}
+!114 = !{!73, !9, i64 408}
+!115 = distinct !{!115, !18}
+!116 = !{!73, !9, i64 728}
+!117 = distinct !{!117, !18}
+!118 = distinct !{!118, !18}

@@ -1,28 +1,38 @@
-"""Libraries of all models on disk: every output byte is the executor's, or the model is refused by name.
+"""Libraries of all models on disk and of the samples: every output byte is the executor's, or it is refused.
 
 `make library-models`. Each model has a process of its own and eight inputs: the recorded ones, and others of the
 same shapes. The shared library is planned for two threads and run with one and two; the static program, in a
-binary without a C library, is planned for one. Targets are this machine and `cpu-avx2`.
+binary without a C library, is planned for one. Targets are this machine and `cpu-avx2`. Models that need few
+bytes come first; names, `--targets` and `--forms` choose some.
 """
 
+import argparse
 import ctypes
-import subprocess
+import itertools
+import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
+from app import samples
+from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
+from app.engine.export.image import rejections
 from app.engine.export.library import library
 from app.engine.export.static_program import static_program
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
-from app.engine.types.errors import ExportError
+from app.engine.runtime.inputs import tensors
+from app.engine.types.errors import EngineError, ExportError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import find
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -32,8 +42,9 @@ from tests.engine.export.test_library import Array, instance, ran
 from tests.engine.export.test_static_program import built
 from tests.engine.export.test_static_program import ran as ran_alone
 
-INPUTS, TARGETS, THREADS = 8, ("host", "cpu-avx2"), (1, 2)
-LARGEST = 500_000_000  # byte of a file that is exported
+INPUTS, THREADS = 8, (1, 2)
+TARGETS, FORMS = ("host", "cpu-avx2"), ("shared", "static")
+LARGEST = 700_000_000  # byte of a file that is exported
 
 
 def varied(case: Mapping[str, Array], number: int) -> dict[str, Array]:
@@ -48,84 +59,111 @@ def varied(case: Mapping[str, Array], number: int) -> dict[str, Array]:
     return {k: other(a) if number else np.asarray(a) for k, a in case.items()}
 
 
-def check(path: Path, target: str) -> str:
-    """Description of the libraries of a model.
+def check(path: Path, target: str, form: str) -> tuple[str, str]:
+    """State of a model, and the description of its library or why there is none.
 
     Raises:
         AssertionError: a byte differs.
     """
-    case, bindings = recorded(path.parent, path.stem)[0][0], Bindings()
-    bindings = bindings_of(case)
+    case, bindings = given(path)
+    options = Options(threads=2 if form == "shared" else 1, backends=("numba-cpu",), autotune=False)
+    canonical = session.canonical(load(path), find(target), options, bindings, load_registry())
+    program = session.planned(canonical, options)
+    if found := rejections(program):
+        return "refused", "; ".join(found)
     compiler = Compiler(KERNELS)
-    found = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for threads, form in ((2, "shared"), (1, "static")):
-            options = Options(threads=threads, backends=("numba-cpu",), autotune=False)
-            canonical = session.canonical(load(path), find(target), options, bindings, load_registry())
-            program = session.planned(canonical, options)
+    try:
+        with closing(Executor(program, compiler)) as executor, tempfile.TemporaryDirectory() as scratch:
             names = [v.name or "" for v in program.compilation.graph.inputs]
-            cases = [{n: c[n] for n in names} for c in (varied(case, i) for i in range(INPUTS))]
-            start = time.monotonic()
-            try:
-                if form == "shared":
-                    made = library(program, compiler, path.stem)
-                else:
-                    alone = static_program(program, compiler, path.stem)
-            except ExportError as refused:
-                return f"refused: {refused.message[:300]}"
-            seconds = time.monotonic() - start
-            with closing(Executor(program, compiler)) as executor:
-                expected = [
-                    {k: np.array(a) for k, a in executor.run(dict(inputs)).items()} for inputs in cases
-                ]
-            if form == "shared":
-                (Path(scratch) / "model.so").write_bytes(made.shared)
-                native = ctypes.CDLL(str(Path(scratch) / "model.so"))
-                for count in THREADS:
-                    with instance(native, count) as handle:
-                        for inputs, outputs in zip(cases, expected):
-                            given = {k: np.ascontiguousarray(a) for k, a in inputs.items()}
-                            compare(
-                                b"".join(a.tobytes() for a in ran(native, handle, given, outputs)), outputs
-                            )
-                found.append(f"{len(made.shared)} byte shared, made in {seconds:.1f} s")
-            else:
-                binary = built(alone, Path(scratch))
-                for inputs, outputs in zip(cases, expected):
-                    compare(ran_alone(binary, inputs)[0], outputs)
-                sizes = alone.metadata["bytes"]
-                assert isinstance(sizes, dict)
-                found.append(", ".join(f"{k} {sizes[k]}" for k in ("flash", "ram", "stack at most")))
-    return f"equal on {INPUTS} inputs; {'; '.join(found)}"
+            first = case or {k: np.asarray(v) for k, v in tensors(canonical, bindings, seed=0).items()}
+            cases = [{n: c[n] for n in names} for c in (varied(first, i) for i in range(INPUTS))]
+            expected = [{k: np.array(a) for k, a in executor.run(dict(inputs)).items()} for inputs in cases]
+            return "equal", COMPARED[form](program, compiler, list(zip(cases, expected)), Path(scratch))
+    except ExportError as refused:
+        return "refused", refused.message
+
+
+def given(path: Path) -> tuple[dict[str, Array], Bindings]:
+    """The first recorded inputs, none of a sample, and the shapes that a model is planned for."""
+    if not path.with_suffix(".io.npz").exists():
+        return {}, Bindings()
+    case, _ = recorded(path.parent, path.stem)[0]
+    return case, bindings_of(case)
+
+
+Pairs = Sequence[tuple[dict[str, Array], dict[str, Array]]]
+
+
+def compared_shared(program: Program, compiler: Compiler, pairs: Pairs, scratch: Path) -> str:
+    """Compare a shared library with what the executor gives; the description of it."""
+    start = time.monotonic()
+    made = library(program, compiler, "model")
+    seconds = time.monotonic() - start
+    (scratch / "model.so").write_bytes(made.shared)
+    native = ctypes.CDLL(str(scratch / "model.so"))
+    for count in THREADS:
+        with instance(native, count) as handle:
+            for inputs, outputs in pairs:
+                contiguous = {k: np.ascontiguousarray(a) for k, a in inputs.items()}
+                found = ran(native, handle, contiguous, outputs)
+                compare(b"".join(a.tobytes() for a in found), outputs)
+    return f"{len(pairs)} inputs, {len(made.shared)} byte, made in {seconds:.1f} s"
+
+
+def compared_static(program: Program, compiler: Compiler, pairs: Pairs, scratch: Path) -> str:
+    """The same of a static program."""
+    alone = static_program(program, compiler, "model")
+    binary = built(alone, scratch)
+    for inputs, outputs in pairs:
+        compare(ran_alone(binary, inputs)[0], outputs)
+    sizes = alone.metadata["bytes"]
+    assert isinstance(sizes, dict)
+    told = ", ".join(f"{k} {sizes[k]}" for k in ("flash", "ram", "stack at most"))
+    return f"{len(pairs)} inputs, {told}"
+
+
+COMPARED = {"shared": compared_shared, "static": compared_static}
 
 
 def compare(found: bytes, outputs: Mapping[str, Array]) -> None:
     """Fails where bytes of outputs, one after another, are others."""
-    assert found == b"".join(a.tobytes() for a in outputs.values())
+    assert found == b"".join(a.tobytes() for a in outputs.values()), "a byte differs"
 
 
-def main() -> int:
-    """Check all models; 1 if one fails."""
-    folders = (*FOLDERS, FOLDERS[0].parent / "zoo" / "small")
-    paths = {p.stem: p for folder in folders for p in sorted(folder.glob("*.onnx"))}
-    failures = runs = refused = 0
-    for path in (p for p in paths.values() if p.stat().st_size <= LARGEST):
-        for target in TARGETS:
-            command = [sys.executable, "-m", __spec__.name, str(path), target]
-            done = subprocess.run(command, capture_output=True, text=True)
-            told = done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
-            runs, failures, refused = (
-                runs + 1,
-                failures + bool(done.returncode),
-                refused + ("refused" in told),
-            )
-            print(f"{path.stem}, {target}: {'FAILED: ' * bool(done.returncode)}{told}", flush=True)
-    print(f"{runs} exports: {runs - failures - refused} equal, {refused} refused, {failures} failed")
-    return min(failures, 1)
+def paths(folder: Path) -> dict[str, Path]:
+    """Files by name, small ones first; samples are built in a folder."""
+    for name in samples.SAMPLES:
+        (folder / f"{name}.onnx").write_bytes(samples.build(name))
+    folders = (folder, FOLDERS[0].parent / "zoo" / "small", *FOLDERS[::-1])
+    found = [p for each in folders for p in each.glob("*.onnx") if p.stat().st_size <= LARGEST]
+    return {p.stem: p for p in sorted(found, key=lambda p: p.stat().st_size)}
+
+
+def main(line: Sequence[str] | None = None) -> int:
+    """Check the models; 1 if one fails."""
+    parser = argparse.ArgumentParser(
+        prog="tests.engine.export.every_model", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--targets", nargs="*", default=TARGETS)
+    parser.add_argument("--forms", nargs="*", default=FORMS)
+    arguments = parser.parse_args(line)
+    counts = Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = {n: p for n, p in paths(Path(folder)).items() if n in arguments.names or not arguments.names}
+        for (name, path), form, target in itertools.product(
+            chosen.items(), arguments.forms, arguments.targets
+        ):
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                try:
+                    state, told = pool.submit(check, path, target, form).result()
+                except (AssertionError, EngineError, BrokenProcessPool) as cause:
+                    state, told = "FAILED", f"{type(cause).__name__}: {cause}"
+            counts[state] += 1
+            print(f"{name}, {target}, {form}: {state}: {told}", flush=True)
+    print(", ".join(f"{n} {state}" for state, n in counts.items()))
+    return min(counts["FAILED"], 1)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(check(Path(sys.argv[1]), sys.argv[2]))
-    else:
-        sys.exit(main())
+    sys.exit(main())

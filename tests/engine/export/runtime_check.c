@@ -28,6 +28,7 @@ static const int64_t shape[] = {N};
 static const stowplan_tensor inputs[] = {{"x", shape, 1, STOWPLAN_FLOAT, 4 * N}};
 static const stowplan_tensor outputs[] = {{"y", shape, 1, STOWPLAN_FLOAT, 4 * N}};
 static const struct place input_places[] = {{IN_BUFFERS, X}}, output_places[] = {{IN_BUFFERS, Y}};
+static const struct place output_shapes[] = {{IN_NUMBER, 0}};
 static void *const kernels[] = {(void *)add, (void *)absolute};
 const struct program stowplan_program = {
     .threads = 3,
@@ -45,6 +46,7 @@ const struct program stowplan_program = {
     .output = outputs,
     .input_place = input_places,
     .output_place = output_places,
+    .output_shape = output_shapes,
     .weights = (const char *)weights,
     .metadata = "{}",
     .domain = "stowplan.check",

@@ -1,19 +1,29 @@
-"""The library from other languages and with another C library: programs of docs/library.md as they stand."""
+"""The library from other languages and with another C library: programs of docs/library.md as they stand.
+
+onnxruntime for C#, Java and Triton is not to be had here. What they call of its C interface is called from C.
+"""
 
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 
+from app.engine.core.program import Program
+from app.engine.export.custom_operator import graph
 from app.engine.export.library import Library, library
 from app.engine.export.package import archive
+from app.engine.runtime.cpu.executor import Executor
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.export.test_library import NET, planned, pytestmark  # noqa: F401
+from tests.engine.export.test_library import NET, drawn, planned, pytestmark  # noqa: F401
 
 GUIDE = Path(__file__).parents[3] / "docs" / "library.md"
 JNA = Path("/usr/share/java/jna.jar")
@@ -40,8 +50,13 @@ def answer(command: str, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Library:
-    return library(planned(NET, tmp_path_factory.mktemp("net"), threads=2), compiler, "net")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return planned(NET, tmp_path_factory.mktemp("net"), threads=2)
+
+
+@pytest.fixture(scope="module")
+def made(plan: Program, compiler: Compiler) -> Library:
+    return library(plan, compiler, "net")
 
 
 @pytest.fixture
@@ -75,3 +90,23 @@ def test_musl_runs_the_library(unpacked: Path) -> None:
     answer("musl-gcc main.c -L. -l:model.so -Wl,-rpath,'$ORIGIN' -o main", unpacked)
     assert "musl" in answer("readelf -l main | grep interpreter", unpacked)
     assert ANSWER.fullmatch(answer("./main", unpacked))
+
+
+@needs("cc")
+@pytest.mark.parametrize("version", [1, 2], ids=["as Java and Triton", "as C#"])
+def test_onnxruntime_in_c_runs_the_operator(
+    plan: Program, made: Library, compiler: Compiler, unpacked: Path, version: int
+) -> None:
+    runtime, *_ = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    (unpacked / "net.onnx").write_bytes(graph(made))
+    inputs = drawn(plan, 3)
+    for name, array in inputs.items():
+        (unpacked / f"{name}.bin").write_bytes(array.tobytes())
+    source = Path(__file__).with_name("onnxruntime_check.c")
+    answer(f"cc -O1 -I. {shlex.quote(str(source))} -ldl -o check", unpacked)
+    files = [f"{name}.bin" for name in inputs]
+    command = ["./check", str(runtime), "./model.so", "net.onnx", str(version), *files]
+    done = subprocess.run(command, cwd=unpacked, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    with closing(Executor(plan, compiler)) as executor:
+        assert done.stdout == b"".join(np.asarray(a).tobytes() for a in executor.run(inputs).values())

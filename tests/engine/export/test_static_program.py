@@ -74,10 +74,13 @@ def built(made: StaticProgram, folder: Path) -> Path:
     def each(kind: str, text: str) -> str:
         values = told[kind + "s"]
         assert isinstance(values, list)
-        return " ".join(
-            text.format(name=f"{upper}_{kind.upper()}_{n}", size=f"sizeof *{upper}_{kind.upper()}_{n}")
-            for n in range(len(values))
-        )
+        found = []
+        for n, value in enumerate(values):
+            name = f"{upper}_{kind.upper()}_{n}"
+            shape = "*".join(f"{name}_SHAPE[{axis}]" for axis in range(len(value["shape"])))
+            length = shape if "prefix_axis" in value else f"{name}_LENGTH"
+            found.append(text.format(name=name, size=f"({length}) * sizeof *{name}"))
+        return " ".join(found)
 
     places = [
         f"-Wl,--section-start=.stowplan.{name}={0x40000000 + n * 0x10000000 - size:#x}"
@@ -90,8 +93,8 @@ def built(made: StaticProgram, folder: Path) -> Path:
             *places,
             f'-DMODEL="{made.name}.h"',
             f"-DRUN={made.name}_run",
-            f"-DREAD_INPUTS={each('input', 'whole(0, 0, {name}, {name}_LENGTH * {size});')}",
-            f"-DWRITE_OUTPUTS={each('output', 'whole(1, 1, (void *){name}, {name}_LENGTH * {size});')}",
+            f"-DREAD_INPUTS={each('input', 'whole(0, 0, {name}, {size});')}",
+            f"-DWRITE_OUTPUTS={each('output', 'whole(1, 1, (void *){name}, {size});')}",
             f"-I{found}",
             str(HARNESS),
             str(found / f"{made.name}.o"),

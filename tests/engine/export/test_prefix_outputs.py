@@ -1,0 +1,147 @@
+"""Outputs whose size a run finds out: their bytes and shapes from C, a wheel, onnxruntime and a device.
+
+Other sizes than those of the run before, none among them; the original in onnxruntime says what is right.
+"""
+
+import ctypes
+import io
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from app.engine.core.program import Program
+from app.engine.export.custom_operator import graph
+from app.engine.export.image import rejections
+from app.engine.export.library import Library, library
+from app.engine.export.static_program import static_program
+from app.engine.export.wheel import module_name, wheel
+from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine.export.test_custom_operator import session
+from tests.engine.export.test_library import instance, model, planned, pytestmark  # noqa: F401
+from tests.engine.export.test_static_program import built, needs_linker, ran
+
+Array = np.ndarray[Any, Any]
+BOXES = 24
+# Boxes that overlap little and their scores; `columns` has the boxes along its second axis.
+DETECTOR = """<ir_version: 10, opset_import: ["" : 21]>
+net (float[1,24,4] boxes, float[1,1,24] scores) => (float[n,4] kept, float[n] score, float[4,n] columns)
+{
+  many = Constant <value_ints = [9]> ()
+  overlap = Constant <value_floats = [0.4]> ()
+  least = Constant <value_floats = [0.5]> ()
+  chosen = NonMaxSuppression (boxes, scores, many, overlap, least)
+  two = Constant <value_ints = [2]> ()
+  one = Constant <value_ints = [1]> ()
+  nil = Constant <value_ints = [0]> ()
+  column = Gather <axis = 1> (chosen, two)
+  place = Squeeze (column, one)
+  flat = Squeeze (boxes, nil)
+  kept = Gather <axis = 0> (flat, place)
+  row = Squeeze (scores)
+  score = Gather <axis = 0> (row, place)
+  columns = Transpose (kept)
+}"""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program that finds boxes, its library, and inputs with what the original gives for them."""
+
+    program: Program
+    library: Library
+    runs: list[tuple[dict[str, Array], list[Array]]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Made:
+    program = planned(DETECTOR, tmp_path_factory.mktemp("detector"))
+    original = onnxruntime.InferenceSession(model(DETECTOR).SerializeToString())
+    runs = []
+    for seed, scale in enumerate((1.0, 0.1, 0.7, 1.0)):
+        random = np.random.default_rng(seed)
+        corner = random.uniform(0, 8, (1, BOXES, 2))
+        boxes = np.concatenate([corner, corner + random.uniform(0.5, 2, corner.shape)], axis=2)
+        scores = random.uniform(0, scale, (1, 1, BOXES))
+        inputs = {"boxes": boxes.astype(np.float32), "scores": scores.astype(np.float32)}
+        runs.append((inputs, original.run(None, inputs)))
+    assert len({tuple(a.shape for a in outputs) for _, outputs in runs}) > 2
+    assert any(outputs[0].size == 0 for _, outputs in runs)
+    return Made(program, library(program, compiler, "detector"), runs)
+
+
+def same(found: list[Array], expected: list[Array]) -> bool:
+    pairs = zip(found, expected, strict=True)
+    return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+@pytest.fixture
+def native(made: Made, tmp_path: Path) -> ctypes.CDLL:
+    (tmp_path / "model.so").write_bytes(made.library.shared)
+    found = ctypes.CDLL(str(tmp_path / "model.so"))
+    found.stowplan_output_shape.restype = ctypes.POINTER(ctypes.c_int64)
+    found.stowplan_output_bytes.restype = ctypes.c_uint64
+    return found
+
+
+def test_a_c_program_is_told_shape_and_bytes_of_the_last_run(made: Made, native: ctypes.CDLL) -> None:
+    assert not rejections(made.program)
+    with instance(native) as handle:
+        for inputs, outputs in made.runs:
+            taken = [
+                np.full(9 * 4, 77, np.float32),
+                np.full(9, 77, np.float32),
+                np.full(4 * 9, 77, np.float32),
+            ]
+            pointers = [
+                (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+                for arrays in (list(inputs.values()), taken)
+            ]
+            assert native.stowplan_run_buffers(handle, *pointers) == 0
+            for index, (array, output) in enumerate(zip(taken, outputs, strict=True)):
+                shape = native.stowplan_output_shape(handle, index)[: output.ndim]
+                assert tuple(shape) == output.shape
+                assert native.stowplan_output_bytes(handle, index) == output.nbytes
+                assert array[: output.size].tobytes() == output.tobytes()
+                assert set(array[output.size :]) <= {77}  # no byte behind the output is written
+        assert not native.stowplan_output_shape(handle, 3)
+
+
+def test_the_operator_of_onnxruntime_gives_arrays_of_that_shape(made: Made, native: ctypes.CDLL) -> None:
+    opened = session(Path(native._name), graph(made.library))
+    assert [o.shape for o in opened.get_outputs()] == [["kept_0", 4], ["score_0"], [4, "columns_1"]]
+    for inputs, outputs in made.runs:
+        assert same(opened.run(None, inputs), outputs)
+
+
+def test_the_wheel_gives_arrays_of_that_shape(made: Made, tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(wheel(made.library, ""))) as file:
+        file.extractall(tmp_path)
+    for n, (inputs, _) in enumerate(made.runs):
+        np.savez(tmp_path / f"given{n}.npz", **inputs)
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import numpy as np
+import {module_name(made.library)} as model
+session = model.InferenceSession()
+assert [o.shape for o in session.get_outputs()] == [["kept_0", 4], ["score_0"], [4, "columns_1"]]
+for n in range({len(made.runs)}):
+    np.savez(f"found{{n}}.npz", *session.run(None, dict(np.load(f"given{{n}}.npz"))))
+"""
+    subprocess.run([sys.executable, "-I", "-c", program], cwd=tmp_path, check=True)
+    for n, (_, outputs) in enumerate(made.runs):
+        assert same(list(np.load(tmp_path / f"found{n}.npz").values()), outputs)
+
+
+@needs_linker
+def test_a_device_reads_the_shape_beside_the_output(made: Made, compiler: Compiler, tmp_path: Path) -> None:
+    binary = built(static_program(made.program, compiler, "detector"), tmp_path)
+    for inputs, outputs in made.runs:
+        assert ran(binary, inputs)[0] == b"".join(a.tobytes() for a in outputs)

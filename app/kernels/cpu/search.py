@@ -124,7 +124,10 @@ def kernel(x, y, n, exclusive, reverse, begin, end):
 """
 
 _SCAN = """\
-{head}def {name}(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
+{head}from app.kernels.cpu.access import read, write
+
+
+{inner}def {name}(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
     s = thread * columns
     for unit in range(begin, end):
         low = unit % blocks * columns
@@ -141,8 +144,8 @@ _SCAN = """\
                     running[s + j] = running[s + j] {step} v
             else:
                 for j in range(width):
-                    running[s + j] = running[s + j] {step} x[line + j]
-                    y[line + j] = running[s + j]
+                    write(running, s + j, read(running, s + j) {step} read(x, line + j))
+                    write(y, line + j, read(running, s + j))
 """
 
 _SCAN_ALONG = """
@@ -163,12 +166,7 @@ def kernel(x, y, axis, shape, beyond, running, columns, rank, exclusive, reverse
         blocks = (inner + columns - 1) // columns
         along(x, y, running, columns, shape[at], inner, blocks, exclusive, reverse, 0, outer * blocks, thread)
 """
-_INNER = """\
-from app.kernels.cpu.codegen.inner import njit
-
-
-@njit(error_model="numpy", boundscheck=False)
-"""
+_INNER = '@njit(error_model="numpy", boundscheck=False)\n'
 
 
 def scan_rows(op: str, wide: str) -> str:
@@ -187,7 +185,7 @@ def scan(op: str) -> str:
     x, y: T[outer, n, inner], y may be x; running: [threads, columns], float64 or int64.
     `op` is sum or prod.
     """
-    return _scan(op, "", "kernel")
+    return _scan(op, "", "", "kernel")
 
 
 def scan_along(op: str) -> str:
@@ -196,12 +194,12 @@ def scan_along(op: str) -> str:
     x, y: T[shape], y may be x; axis: T[1]; shape: int64[rank]; beyond: int64[1], which becomes an axis that
     is none: y is not written then. running: as of `scan`.
     """
-    return _scan(op, _INNER, "along") + _SCAN_ALONG
+    return _scan(op, "from app.kernels.cpu.codegen.inner import njit\n", _INNER, "along") + _SCAN_ALONG
 
 
-def _scan(op: str, head: str, name: str) -> str:
+def _scan(op: str, head: str, inner: str, name: str) -> str:
     start, step = _STEPS[op]
-    return _SCAN.format(start=start, step=step, head=head, name=name)
+    return _SCAN.format(start=start, step=step, head=head, inner=inner, name=name)
 
 
 @njit

@@ -84,6 +84,28 @@ def exact(x: Array) -> Array:
     return x.astype(np.float64 if x.dtype.kind == "f" else x.dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((1, 21), (21, 600)),
+        ((9,), (2, 9, 7)),
+        ((2, 3, 1, 16), (3, 16, 40)),
+        ((2, 1, 5), (2, 5, 1030)),
+        ((3, 1, 0), (3, 0, 4)),
+    ],
+    ids=str,
+)
+def test_single_rows_times_matrices_that_change(
+    compiler: Compiler, shapes: tuple[tuple[int, ...], ...], dtype: str
+) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (random(rng, dtype, shape) for shape in shapes)
+    expected = np.matmul(exact(a), exact(b))
+    found = run(compiler, "matmul.rows", "y = MatMul(a, b)", {"a": a, "b": b}, expected.shape, threads=2)
+    harness.assert_close(found, expected, 1e-6)
+
+
 @pytest.mark.parametrize("fixed", [(), ("a",), ("b",)], ids=["none fixed", "a fixed", "b fixed"])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_matmul_equals_numpy(compiler: Compiler, shapes: tuple, fixed: tuple[str, ...]) -> None:

@@ -123,6 +123,25 @@ def test_slice_with_any_step_takes_what_the_standard_says(compiler: Compiler, da
     np.testing.assert_array_equal(y, x[tuple(index)])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int64])
+@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize("shape", [(5, 3, 34), (3, 110), (2, 4096)])
+def test_every_second_or_third_element_of_long_rows(
+    compiler: Compiler, shape: tuple[int, ...], step: int, dtype: type
+) -> None:
+    x = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    bounds = {"starts": 1, "ends": 2**31, "axes": -1, "steps": step}
+    (y,) = run_text(
+        compiler,
+        "slice.strided",
+        "Slice (x, starts, ends, axes, steps)",
+        {"x": x},
+        {k: np.array([v]) for k, v in bounds.items()},
+        threads=2,
+    )
+    np.testing.assert_array_equal(y, x[..., 1::step])
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("shape", "target"), [((), (3, 2)), ((1,), (0,)), ((3, 1, 5), (2, 3, 4, 5)), ((2, 1, 1), (2, 70, 90))]

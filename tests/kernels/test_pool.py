@@ -58,6 +58,9 @@ CASES = [
     ((2, 2, 19), {"kernel_shape": [3], "strides": [2], "pads": [0, 1]}),
     ((1, 2, 4, 5, 6), {"kernel_shape": [2, 3, 2], "strides": [1, 2, 2], "pads": [1, 1, 0, 0, 1, 1]}),
     ((0, 2, 8, 34), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ((1, 3, 75), {"kernel_shape": [4], "strides": [4], "pads": [1, 2]}),
+    ((1, 2, 9, 90), {"kernel_shape": [5, 5], "strides": [1, 4], "pads": [2, 2, 2, 2]}),
+    ((1, 2, 7, 150), {"kernel_shape": [4, 9], "strides": [2, 8], "pads": [0, 1, 2, 3]}),
 ]
 
 

@@ -39,7 +39,7 @@ def test_nearest_copies_the_same_elements_as_the_reference(
     attributes = (
         f'mode = "nearest", nearest_mode = "{rounding}", coordinate_transformation_mode = "{transformation}"'
     )
-    for scales in ([1, 1, 2, 4], [1, 1, 0.5, 3]):
+    for scales in ([1, 1, 2, 4], [1, 1, 0.5, 3], [1, 1, 1.5, 2]):
         constants = {"scales": np.array(scales, np.float32)}
         found, expected = resized(compiler, image(2, 3, 4, 6, dtype=dtype), attributes, constants)
         np.testing.assert_array_equal(found, expected)

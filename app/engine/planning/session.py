@@ -36,7 +36,7 @@ from app.engine.planning.timing_cache import stored
 from app.engine.types.accelerator import BACKEND
 from app.engine.types.backend_names import UNEXECUTED
 from app.engine.types.deadline import TimeUpError, limited
-from app.engine.types.errors import KernelError, LibraryError
+from app.engine.types.errors import LibraryError, OperandError
 from app.engine.types.options import Bindings, MemoryConcessions, Options
 from app.engine.types.storage import MXNET
 from app.engine.types.target import Target, host, is_host, with_backends
@@ -285,7 +285,7 @@ def runnable(
                 failures={**compilation.failures, **told},
                 notes=(*compilation.notes, f"{failure.message}; the next backend runs it"),
             )
-        except KernelError:  # sizes that are drawn may fit no operand; the libraries before such a step ran
+        except OperandError:  # sizes are drawn, and may fit nothing; the libraries before such a step ran
             return compilation, found
         else:
             return compilation, found

@@ -17,7 +17,7 @@ from app.engine.core.calls import Call, HostCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Backend, Implementation, PlanningContext
 from app.engine.reference import evaluator
-from app.engine.types.errors import KernelError
+from app.engine.types.errors import KernelError, OperandError
 
 Run: TypeAlias = Callable[[Sequence[object | None]], list[object]]
 
@@ -37,8 +37,8 @@ def prepare(node: ir.Node) -> Run:
 
     Raises:
         KernelError: the evaluator has no such operator, or an attribute does not fit it. The
-            returned function raises it when the computation fails or gives another shape than
-            inference said.
+            returned function raises OperandError when the computation fails or gives another shape
+            than inference said.
     """
     title = f"{node.op_type} {node.name!r}"
     try:
@@ -54,7 +54,7 @@ def prepare(node: ir.Node) -> Run:
             with np.errstate(all="ignore"):
                 results = compute(read)
         except Exception as cause:
-            raise KernelError(
+            raise OperandError(
                 f"{title}: {type(cause).__name__}: {cause}", pointer=f"node:{node.name}"
             ) from cause
         if len(results) <= max((i for i, _ in conforming), default=-1):
@@ -115,7 +115,7 @@ def _conformer(value: ir.Value, title: str) -> Callable[[object], object]:
     def conform_tensor(result: object) -> object:
         array = conform(result)
         if isinstance(array, np.ndarray) and array.shape != shape:
-            raise KernelError(f"{title}: {value.name!r} has shape {array.shape}, expected {shape}")
+            raise OperandError(f"{title}: {value.name!r} has shape {array.shape}, expected {shape}")
         return array
 
     return conform if shape is None or not isinstance(value.type, ir.TensorType) else conform_tensor

@@ -12,7 +12,7 @@ from app.engine.core import graph
 from app.engine.core.calls import HostCall
 from app.engine.core.placement import Slice
 from app.engine.core.program import Program, Step
-from app.engine.types.errors import KernelError, UnknownOperatorError
+from app.engine.types.errors import OperandError, UnknownOperatorError
 from app.engine.types.storage import SparseFormat
 
 Array = np.ndarray[Any, Any]
@@ -113,11 +113,11 @@ def sparse_format(program: Program, value: ir.Value) -> SparseFormat | None:
 
 
 def as_planned(value: ir.Value, result: object, writer: str) -> Array:
-    """The result of a call as an array; raises KernelError where shape or dtype are not those of the plan."""
+    """The result of a call as an array; raises OperandError where shape or dtype are not as planned."""
     array = np.asarray(result)
     expected, kind = graph.static_shape(value), graph.dtype(value)
     if array.shape != expected or array.dtype != kind:
-        raise KernelError(
+        raise OperandError(
             f"{writer}: output {value.name!r} was planned as {kind}{list(expected)}, "
             f"computed as {array.dtype}{list(array.shape)}",
             pointer=f"value:{value.name}",

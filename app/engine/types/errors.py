@@ -116,6 +116,10 @@ class KernelError(EngineError, code="kernel-failed"):
     """A kernel cannot be found, compiled or run."""
 
 
+class OperandError(KernelError):
+    """Operands of a run do not fit an operator whose parameters or sizes only the run tells."""
+
+
 class LibraryError(KernelError, code="library-failed"):
     """An external library refuses a sub-graph, or fails on it."""
 

@@ -13,7 +13,7 @@ from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.sizes import SizeTable
-from app.kernels.cpu.codegen.vectormath import exp32, tanh32
+from app.kernels.cpu.codegen.vectormath import exp_falling32, tanh32
 from app.kernels.cpu.recurrent import fill
 from app.kernels.cpu.sums import dot
 
@@ -101,7 +101,7 @@ def _softmax(work, n):
     for j in range(n):
         largest = max(largest, work[j])
     for j in range(n):
-        work[j] = exp32(work[j] - largest)
+        work[j] = exp_falling32(work[j] - largest)
     total = ZERO
     for j in range(n):
         total += work[j]

@@ -36,27 +36,42 @@ def columns_to_image(x, y, d, h, w, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, 
                             y[target + c * sw] += x[source + c]
 
 
-def cleared(y, begin, end):
-    """Zeros. Units are elements."""
-    for i in range(begin, end):
-        y[i] = like(y[i], 0)
+CHUNK = 1024  # places that are looked through before y is cleared up to the last of them
 
 
-def unpool(x, places, y, table, rank, count, whole, begin, end):
-    """y[places[i]] = x[i] in order; y is zero elsewhere. One unit: a place may lie in any plane.
+def unpool(x, places, y, table, rank, count, whole, total, begin, end):
+    """y[places[i]] = x[i] in order; y: T[total] is zero elsewhere. One unit: a place may lie in any plane.
 
     x: T[count]; places: int64[count], in a tensor of `whole` elements whose axes are `table: int64[rank, 2]`
-    rows (size, stride of y). A place outside is dropped.
+    rows (size, stride of y), none where it is y itself. A place outside is dropped. What is cleared is
+    written to while it lies in a cache, as places mostly ascend.
     """
     for _ in range(begin, end):
-        for i in range(count):
-            place = places[i]
-            if place < 0 or place >= whole:
+        done = 0
+        for low in range(0, count, CHUNK):
+            high = min(low + CHUNK, count)
+            first, last = 0, -1
+            for i in range(low, high):
+                first = min(first, places[i])
+                last = max(last, places[i])
+            clear = min(last + 1, total) if rank == 0 else total
+            for i in range(done, clear):
+                y[i] = like(y[0], 0)
+            done = max(done, clear)
+            if rank == 0 and first >= 0 and last < whole:
+                for i in range(low, high):
+                    y[places[i]] = x[i]
                 continue
-            target = place
-            if rank > 0:
-                target = 0
-                for axis in range(rank - 1, -1, -1):
-                    target += place % table[2 * axis] * table[2 * axis + 1]
-                    place = place // table[2 * axis]
-            y[target] = x[i]
+            for i in range(low, high):
+                place = places[i]
+                if place < 0 or place >= whole:
+                    continue
+                target = place
+                if rank > 0:
+                    target = 0
+                    for axis in range(rank - 1, -1, -1):
+                        target += place % table[2 * axis] * table[2 * axis + 1]
+                        place = place // table[2 * axis]
+                y[target] = x[i]
+        for i in range(done, total):
+            y[i] = like(y[0], 0)

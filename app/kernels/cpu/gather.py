@@ -46,15 +46,28 @@ def gather_elements(x, indices, y, table, rank, size, stride, n0, sx0, begin, en
             n = table[2 * axis]
             base += rest % n * table[2 * axis + 1]
             rest = rest // n
+        line = unit - first
+        lowest, highest = 0, 0
         for i in range(first, last):
-            index = indices[unit]
-            if index < 0:
-                index += size
-            if 0 <= index < size:  # no conditional expression: uint64 and -1 would meet as float64
-                y[unit] = x[base + i * sx0 + index * stride]
+            lowest = min(lowest, indices[line + i])
+            highest = max(highest, indices[line + i])
+        if lowest >= 0 and highest < size:
+            if sx0 == 0 and stride == 1:
+                for i in range(first, last):
+                    y[line + i] = x[base + indices[line + i]]
             else:
-                y[unit] = -1
-            unit += 1
+                for i in range(first, last):
+                    y[line + i] = x[base + i * sx0 + indices[line + i] * stride]
+        else:
+            for i in range(first, last):
+                index = indices[line + i]
+                if index < 0:
+                    index += size
+                if 0 <= index < size:  # no conditional expression: uint64 and -1 would meet as float64
+                    y[line + i] = x[base + i * sx0 + index * stride]
+                else:
+                    y[line + i] = -1
+        unit += last - first
 
 
 def gather_nd(x, indices, y, table, depth, tuples, batch_stride, inner, begin, end):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.kernels.cpu import matrix_tiles
+from app.kernels.cpu.codegen.intrinsics import muladd
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import (
@@ -27,6 +28,7 @@ from app.kernels.cpu.codegen.tiles import (
     symbol,
 )
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
+from app.kernels.cpu.extrema import like
 from app.kernels.expressions import Recipe
 
 
@@ -206,6 +208,46 @@ class GemmSizes(SizeTable):
     spare_size: int
     work_step: int  # elements of workspace per thread
     flags: int
+
+
+def row_products(a, b, y, offsets, k, n, a_k, b_row, width, begin, end):
+    """y[batch, :] = a[batch, :] b[batch, :, :], rows times matrices.
+
+    a: k elements, `a_k` apart; b: [k, n], rows `b_row` apart; offsets: int64[batches, 2]: of a and b; y:
+    T[batches, n]. Rows of b are read once, eight side by side, and their sum waits in y, in the first cache.
+    Units are blocks of `width` columns of a product.
+    """
+    blocks = (n + width - 1) // width
+    for unit in range(begin, end):
+        batch, column = unit // blocks, unit % blocks * width
+        count = min(width, n - column)
+        out = batch * n + column
+        s = offsets[2 * batch]
+        t = offsets[2 * batch + 1] + column
+        for j in range(count):
+            y[out + j] = like(y[0], 0)
+        done = k // 8 * 8
+        for _ in range(0, done, 8):
+            x0, x1, x2, x3 = a[s], a[s + a_k], a[s + 2 * a_k], a[s + 3 * a_k]
+            x4, x5, x6, x7 = a[s + 4 * a_k], a[s + 5 * a_k], a[s + 6 * a_k], a[s + 7 * a_k]
+            for j in range(count):
+                i = t + j
+                v = muladd(x0, b[i], y[out + j])
+                v = muladd(x1, b[i + b_row], v)
+                v = muladd(x2, b[i + 2 * b_row], v)
+                v = muladd(x3, b[i + 3 * b_row], v)
+                v = muladd(x4, b[i + 4 * b_row], v)
+                v = muladd(x5, b[i + 5 * b_row], v)
+                v = muladd(x6, b[i + 6 * b_row], v)
+                y[out + j] = muladd(x7, b[i + 7 * b_row], v)
+            s += 8 * a_k
+            t += 8 * b_row
+        for _ in range(done, k):
+            x0 = a[s]
+            for j in range(count):
+                y[out + j] = muladd(x0, b[t + j], y[out + j])
+            s += a_k
+            t += b_row
 
 
 # Where operands of a recipe begin for row r of the block: by their name, the offset.

@@ -21,10 +21,11 @@ def source_of(table, rank, row):
     return base if inside else -1
 
 
-def lookup(x, y, fill, table, rank, row, n0, left, right, begin, end):
+def lookup(x, y, fill, table, rank, row, n0, left, right, times, begin, end):
     """The innermost axis has n0 entries at table[row:], those in [left, right) consecutive.
 
-    fill: T[1]. Units are rows of y.
+    fill: T[1]. The entries are 0, 1, 2 ..., each so many `times` one after the other, if that is not 0. Units
+    are rows of y.
     """
     value = fill[0]
     previous = -1  # offset of the row just written: nearest Resize repeats rows
@@ -37,6 +38,14 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, begin, end):
         elif base == previous:
             for j in range(n0):
                 y[target + j] = y[target - n0 + j]
+        elif times == 2:
+            for j in range(n0 // 2):
+                y[target + 2 * j] = x[base + j]
+                y[target + 2 * j + 1] = x[base + j]
+        elif times > 0:
+            for j in range(n0 // times):
+                for i in range(target + j * times, target + (j + 1) * times):
+                    y[i] = x[base + j]
         else:
             for j in range(left):
                 offset = table[row + j]

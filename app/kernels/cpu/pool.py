@@ -143,11 +143,15 @@ _ALONG_ELEMENTS = """\
 def _taps(row: Window, taps: int, stride: int, lanes: int) -> str:
     """Reduce the columns of a vector of outputs; unrolled where the number of taps is known."""
 
-    def column(offset: str, lane: int) -> str:
-        if stride == 1:
+    def column(offset: str, lane: int, step: int = stride) -> str:
+        if step == 1:
             return f"load(padded, at{offset}, {lanes})"
-        pick = ("evens", "odds")[lane]
-        return f"{pick}(load(padded, at{offset}, {lanes}), load(padded, at{offset} + {lanes}, {lanes}))"
+        half = step // 2
+        first, second = (
+            column(offset, lane % half, half),
+            column(f"{offset} + {half * lanes}", lane % half, half),
+        )
+        return f"{('evens', 'odds')[lane // half]}({first}, {second})"
 
     step = row.step.format(a="a", b="b")
     lines = [f"a = {column('', 0)}"]
@@ -183,7 +187,7 @@ def window(op: str, dtype: str, unrolled: int, taps: int, stride: int, lanes: in
 
     x: T[planes, d, h, w] of `size` elements; y: T[planes, od, oh, ow]; padded:
     T[threads, lanes + rows * span] for `rows` rows between one stage and the next, each of pw + w
-    elements or the reach of the last window, and 2 * lanes more. slices: int64[od, 2], lines:
+    elements or the reach of the last window, and max(stride, 2) vectors more. slices: int64[od, 2], lines:
     int64[oh, 2]: first index inside x and number of those that a window spans; slices_counted:
     T[od], lines_counted: T[oh], counted: T[ow + lanes]: how many the average counts. slice_step,
     line_step: elements from tap to tap; kw, sw, pw, dw: kernel, stride, padding before and
@@ -194,7 +198,7 @@ def window(op: str, dtype: str, unrolled: int, taps: int, stride: int, lanes: in
         dtype: of x and y.
         unrolled: kh, of windows whose rows are read without a loop.
         taps: kw if it is known and dw is 1, else 0.
-        stride: sw if it is 1 or 2, else 0.
+        stride: sw if it is 1, 2, 4 or 8, else 0.
         lanes: elements of a vector.
     """
     row = _window(op)

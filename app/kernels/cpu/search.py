@@ -6,9 +6,9 @@ outer * blocks.
 """
 
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.extrema import maximum, minimum
 
 CHUNK = 128  # elements of which only the extremum is taken before the best chunk is searched
+_STEPS = {"sum": (0, "+"), "prod": (1, "*")}  # of a scan: what it starts from, and its operation
 
 _ARG_ROWS = """\
 from app.kernels.cpu.codegen.inner import njit
@@ -93,8 +93,41 @@ def arg_columns(op: str, last: bool) -> str:
     return _ARG_COLUMNS.format(better=_better(op, last))
 
 
+_SCAN_ROWS = """\
+from numba import float64, int64
+
+
+def kernel(x, y, n, exclusive, reverse, begin, end):
+    first, way = (n - 1, -1) if reverse else (0, 1)
+    row = begin
+    while row + 4 <= end:
+        i = row * n + first
+        a, b, c, d = {wide}({start}), {wide}({start}), {wide}({start}), {wide}({start})
+        for _ in range(n):
+            e, f, g, h = a {step} x[i], b {step} x[i + n], c {step} x[i + 2 * n], d {step} x[i + 3 * n]
+            y[i] = a if exclusive else e
+            y[i + n] = b if exclusive else f
+            y[i + 2 * n] = c if exclusive else g
+            y[i + 3 * n] = d if exclusive else h
+            a, b, c, d = e, f, g, h
+            i += way
+        row += 4
+    while row < end:
+        i = row * n + first
+        a = {wide}({start})
+        for _ in range(n):
+            e = a {step} x[i]
+            y[i] = a if exclusive else e
+            a = e
+            i += way
+        row += 1
+"""
+
 _SCAN = """\
-{head}def {name}(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
+{head}from app.kernels.cpu.access import read, write
+
+
+{inner}def {name}(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
     s = thread * columns
     for unit in range(begin, end):
         low = unit % blocks * columns
@@ -111,10 +144,9 @@ _SCAN = """\
                     running[s + j] = running[s + j] {step} v
             else:
                 for j in range(width):
-                    running[s + j] = running[s + j] {step} x[line + j]
-                    y[line + j] = running[s + j]
+                    write(running, s + j, read(running, s + j) {step} read(x, line + j))
+                    write(y, line + j, read(running, s + j))
 """
-
 
 _SCAN_ALONG = """
 
@@ -134,12 +166,17 @@ def kernel(x, y, axis, shape, beyond, running, columns, rank, exclusive, reverse
         blocks = (inner + columns - 1) // columns
         along(x, y, running, columns, shape[at], inner, blocks, exclusive, reverse, 0, outer * blocks, thread)
 """
-_INNER = """\
-from app.kernels.cpu.codegen.inner import njit
+_INNER = '@njit(error_model="numpy", boundscheck=False)\n'
 
 
-@njit(error_model="numpy", boundscheck=False)
-"""
+def scan_rows(op: str, wide: str) -> str:
+    """Source of a kernel for running sums or products along each row, four rows side by side.
+
+    x, y: T[rows, n], y may be x; `op` is sum or prod, `wide` the type they are held in, float64 or int64.
+    Units are rows.
+    """
+    start, step = _STEPS[op]
+    return _SCAN_ROWS.format(start=start, step=step, wide=wide)
 
 
 def scan(op: str) -> str:
@@ -148,7 +185,7 @@ def scan(op: str) -> str:
     x, y: T[outer, n, inner], y may be x; running: [threads, columns], float64 or int64.
     `op` is sum or prod.
     """
-    return _scan(op, "", "kernel")
+    return _scan(op, "", "", "kernel")
 
 
 def scan_along(op: str) -> str:
@@ -157,12 +194,12 @@ def scan_along(op: str) -> str:
     x, y: T[shape], y may be x; axis: T[1]; shape: int64[rank]; beyond: int64[1], which becomes an axis that
     is none: y is not written then. running: as of `scan`.
     """
-    return _scan(op, _INNER, "along") + _SCAN_ALONG
+    return _scan(op, "from app.kernels.cpu.codegen.inner import njit\n", _INNER, "along") + _SCAN_ALONG
 
 
-def _scan(op: str, head: str, name: str) -> str:
-    start, step = {"sum": (0, "+"), "prod": (1, "*")}[op]
-    return _SCAN.format(start=start, step=step, head=head, name=name)
+def _scan(op: str, head: str, inner: str, name: str) -> str:
+    start, step = _STEPS[op]
+    return _SCAN.format(start=start, step=step, head=head, inner=inner, name=name)
 
 
 @njit
@@ -197,21 +234,16 @@ def _sift(y, indices, at, inner, root, size, largest):
 
 
 @njit
-def _largest(x, start, stop):
-    """The largest element; NaN if there is one."""
-    best = x[start]
-    for i in range(start + 1, stop):
-        best = maximum(best, x[i])
-    return best
-
-
-@njit
-def _smallest(x, start, stop):
-    """The smallest element; NaN if there is one."""
-    best = x[start]
-    for i in range(start + 1, stop):
-        best = minimum(best, x[i])
-    return best
+def _all_before(x, start, stop, worst, largest):
+    """True if no element comes before the worst one that is kept; NaN, which compares as neither, may."""
+    others = 0
+    if largest:
+        for i in range(start, stop):
+            others |= not x[i] <= worst
+    else:
+        for i in range(start, stop):
+            others |= not x[i] >= worst
+    return others == 0
 
 
 def top_k(x, y, indices, n, k, inner, largest, begin, end):
@@ -235,12 +267,8 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
         worst = y[at]
         for low in range(k, n, CHUNK):
             high = min(low + CHUNK, n)
-            if inner == 1 and high - low == CHUNK:
-                if largest:
-                    if _largest(x, source + low, source + high) <= worst:
-                        continue
-                elif _smallest(x, source + low, source + high) >= worst:
-                    continue
+            if inner == 1 and _all_before(x, source + low, source + high, worst, largest):
+                continue
             for i in range(low, high):
                 v = x[source + i * inner]
                 # Of equals the earlier one stays; NaN, which compares as neither, goes the long way.

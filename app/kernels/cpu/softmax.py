@@ -14,21 +14,21 @@ from app.kernels.cpu.access import read, write
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit, overload
 from app.kernels.cpu.codegen.linking import local
-from app.kernels.cpu.codegen.vectormath import exp32
+from app.kernels.cpu.codegen.vectormath import exp_falling32
 from app.kernels.cpu.codegen.vectors import Vector, both, lower_half, only_lane, splat, store, upper_half
 from app.kernels.cpu.extrema import like, maximum
 from app.kernels.cpu.sums import RUN, fold, inlined, largest
 
 
 def exp(v):
-    """E ** v in the type of v, a number or a vector."""
+    """E ** v for v <= 0, in the type of v: a number or a vector."""
     return math.exp(v)
 
 
 @overload(exp)
 def _exp(v):
     if getattr(v, "dtype", v) == types.float32:
-        return lambda v: exp32(v)
+        return lambda v: exp_falling32(v)
     if not isinstance(v, Vector):
         return lambda v: math.exp(v)
     if v.lanes == 1:

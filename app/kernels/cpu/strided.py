@@ -10,6 +10,11 @@ import llvmlite.ir as ll
 from numba import types
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.codegen.vectors import evens, load, store
+
+LANES = 16  # elements of a vector
+
 
 def line(x, y, x0, y0, sx, sy, begin, end):
     """One axis. Units are elements."""
@@ -20,9 +25,27 @@ def line(x, y, x0, y0, sx, sy, begin, end):
         value = x[x0]
         for i in range(begin, end):
             y[y0 + i] = value
+    elif sy == 1 and (sx == 2 or sx == 3):
+        _thinned(x, x0 + begin * sx, sx, y, y0 + begin, end - begin)
     else:
         for i in range(begin, end):
             y[y0 + i * sy] = x[x0 + i * sx]
+
+
+@njit
+def _thinned(x, x0, step, y, y0, n):
+    """Every second or third element of x, by loads of vectors that stay within what is copied."""
+    done = 0
+    if step == 2:
+        while done + LANES < n:
+            low = load(x, x0 + 2 * done, LANES)
+            store(y, y0 + done, evens(low, load(x, x0 + 2 * done + LANES, LANES)))
+            done += LANES
+        for i in range(done, n):
+            y[y0 + i] = x[x0 + 2 * i]
+    else:
+        for i in range(n):  # a stride that is known becomes shuffles
+            y[y0 + i] = x[x0 + 3 * i]
 
 
 def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
@@ -53,6 +76,9 @@ def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
                 yr = yb + r * sy1
                 for i in range(n0):
                     y[yr + i] = value
+        elif sy0 == 1 and (sx0 == 2 or sx0 == 3):
+            for r in range(first, last):
+                _thinned(x, xb + r * sx1, sx0, y, yb + r * sy1, n0)
         else:
             for r in range(first, last):
                 xr = xb + r * sx1

@@ -23,7 +23,7 @@ from app.engine.planning import session
 from app.engine.planning.backend_assignment import whole_model
 from app.engine.report import decisions
 from app.engine.runtime.cpu.executor import Executor
-from app.engine.types.errors import InputError
+from app.engine.types.errors import InputError, KernelError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import PRESETS, host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -120,6 +120,40 @@ def test_a_node_without_a_kernel_of_ours_runs_in_onnxruntime_and_not_in_the_refe
     expected = runtime(tmp_path / "model.onnx", inputs)  # type: ignore[arg-type]
     for name, array in computed(program, compiler, inputs).items():
         np.testing.assert_allclose(np.asarray(array), expected[name], rtol=1e-5, atol=1e-5)
+
+
+# A library runs the first node; the sizes of the second are drawn, and few sizes fit.
+SIZES = """<ir_version: 10, opset_import: ["": 21]>
+agraph (float[1, 3, 6, 6] x, int64[2] sizes) => (float[n, m] y) {
+    g = GlobalLpPool <p = 3> (x)
+    y = Reshape (g, sizes)
+}"""
+
+
+def test_a_trial_on_sizes_that_fit_nothing_keeps_the_program(tmp_path: Path, compiler: Compiler) -> None:
+    options = Options(autotune=False)
+    compilation = compiled(SIZES, tmp_path, options)
+    inputs = {"x": np.ones((1, 3, 6, 6), np.float32), "sizes": np.array([5, 7])}
+    found, program = session.runnable(compilation, options, compiler, inputs)
+    assert found is compilation
+    assert program.has_library
+    fitting = {**inputs, "sizes": np.array([1, 3])}
+    assert np.shape(computed(program, compiler, fitting)["y"]) == (1, 3)
+
+
+def test_a_trial_hides_no_other_failure_of_a_kernel(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(autotune=False)
+    compilation = compiled(SIZES, tmp_path, options)
+    inputs = {"x": np.ones((1, 3, 6, 6), np.float32), "sizes": np.array([1, 3])}
+
+    def broken(*_: object) -> None:
+        raise KernelError("kernel 'copy' does not compile")
+
+    monkeypatch.setattr(Executor, "run", broken)
+    with pytest.raises(KernelError, match="does not compile"):
+        session.runnable(compilation, options, compiler, inputs)
 
 
 def test_our_kernels_run_what_they_can_where_nothing_is_measured(tmp_path: Path) -> None:

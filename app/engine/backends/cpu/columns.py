@@ -80,12 +80,9 @@ def _unpool_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     operands: Operands = (
         *of_values(x, graph.operand(node, 1), y),
         ("int64*", Constant(np.array(rows or [(1, 0)], np.int64))),
-        *(len(rows), graph.elements(x), math.prod(inferred)),
+        *(len(rows), graph.elements(x), math.prod(inferred), graph.elements(y)),
     )
-    return (
-        kernel_call("app.kernels.cpu.columns:cleared", of_values(y), graph.elements(y)),
-        kernel_call("app.kernels.cpu.columns:unpool", operands, 1),
-    )
+    return (kernel_call("app.kernels.cpu.columns:unpool", operands, 1),)
 
 
 IMPLEMENTATIONS = (

@@ -38,7 +38,8 @@ def lookup_calls(
         return ()
     address = element_type(itemsize)
     fill = Constant(np.zeros(1, f"u{itemsize}")) if fill is None else fill
-    return (_call("app.kernels.cpu.lookup:lookup", axes, shape, address, (x, y), fill),)
+    offsets = _offsets(axes, shape)
+    return (_call("app.kernels.cpu.lookup:lookup", offsets, address, (x, y), fill, _times(offsets[-1])),)
 
 
 def adding_calls(
@@ -48,21 +49,34 @@ def adding_calls(
     if any(a.size == 0 for a in axes):
         return ()
     address = f"{graph.dtype(x)}*"
-    return (_call("app.kernels.cpu.lookup:lookup_add", axes, shape, address, (x, added, y), fill),)
+    offsets = _offsets(axes, shape)
+    return (_call("app.kernels.cpu.lookup:lookup_add", offsets, address, (x, added, y), fill),)
+
+
+def _offsets(axes: Sequence[Indices], shape: Sequence[int]) -> list[Indices]:
+    """Offsets of the elements along each axis that is left once axes are joined."""
+    return _merged(
+        [np.where(a < 0, -1, a * s) for a, s in zip(axes, strides_of(shape))],
+        [a.size == n and bool(np.all(a == np.arange(n))) for a, n in zip(axes, shape)],
+    )
+
+
+def _times(table: Indices) -> int:
+    """How many times each of 0, 1, 2 ... stands in a table, in order; 0 if once, or if it holds others."""
+    times = int(np.searchsorted(table, 1)) if table[0] == 0 else 0
+    if times < 2 or table.size % times:
+        return 0
+    return times if np.array_equal(table, np.arange(table.size) // times) else 0
 
 
 def _call(
     kernel: str,
-    axes: Sequence[Indices],
-    shape: Sequence[int],
+    offsets: Sequence[Indices],
     address: str,
     values: tuple[Argument, ...],
     fill: Argument,
+    *numbers: int,
 ) -> KernelCall:
-    offsets = _merged(
-        [np.where(a < 0, -1, a * s) for a, s in zip(axes, strides_of(shape))],
-        [a.size == n and bool(np.all(a == np.arange(n))) for a, n in zip(axes, shape)],
-    )
     rank = len(offsets) - 1
     places = 2 * rank + np.cumsum([0, *(o.size for o in offsets)])
     head = [number for o, place in zip(offsets[:-1], places) for number in (o.size, place)]
@@ -70,7 +84,7 @@ def _call(
     operands: Operands = (
         *of_type(address, *values, fill),
         ("int64*", table),
-        *(rank, int(places[rank]), offsets[-1].size, *longest_run(offsets[-1])),
+        *(rank, int(places[rank]), offsets[-1].size, *longest_run(offsets[-1]), *numbers),
     )
     return kernel_call(kernel, operands, math.prod(o.size for o in offsets[:-1]))
 

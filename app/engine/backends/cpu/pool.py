@@ -23,7 +23,8 @@ from app.engine.operators.pool_geometry import windows
 
 VECTOR = 32  # byte; a machine with longer registers uses half of one
 BAND, ROWS = 8192, 16  # byte, rows; scratch that stays in the first cache beside the input
-UNROLLED = (2, 3)  # heights and widths of windows without a loop
+UNROLLED = (2, 3, 4, 5)  # heights and widths of windows without a loop
+VECTOR_STRIDES = (1, 2, 4, 8)  # that a vector of outputs is picked from vectors at
 
 _OPERATIONS = {"MaxPool": "max", "AveragePool": "average"}
 
@@ -70,10 +71,10 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     counts[2] = np.pad(counts[2], (0, lanes), constant_values=1)
     _, h, w = g.size
     reach = (g.out[2] - 1) * g.strides[2] + (g.kernel[2] - 1) * g.dilations[2] + 1
-    span = -(-(max(g.before[2] + w, reach) + 2 * lanes) // lanes) * lanes
+    stride = g.strides[2] if g.strides[2] in VECTOR_STRIDES else 0
+    span = -(-(max(g.before[2] + w, reach) + max(stride, 2) * lanes) // lanes) * lanes
     rows = min(max(BAND // (span * dtype.itemsize), 1), ROWS)
     taps = g.kernel[2] if g.dilations[2] == 1 and g.kernel[2] in UNROLLED else 0
-    stride = g.strides[2] if g.strides[2] <= 2 else 0
     operands: Operands = (
         *of_values(x, y),
         (kind, Workspace((lanes + rows * span) * dtype.itemsize, per_thread=True)),

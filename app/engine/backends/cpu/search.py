@@ -58,8 +58,11 @@ def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     if fixed is None:
         return (_scan_along(x, y, axis, wide, flags, group),)
     outer, n, inner = split(shape, int(fixed.reshape(())))
+    if inner == 1:
+        operands: Operands = (*of_values(x, y), n, *flags)
+        return (kernel_call("app.kernels.cpu.search:scan_rows", operands, outer, (_SCANS[group.op], wide)),)
     blocks = blocks_of(inner)
-    operands: Operands = (*of_values(x, y), columns_of(wide), COLUMNS, n, inner, blocks, *flags)
+    operands = (*of_values(x, y), columns_of(wide), COLUMNS, n, inner, blocks, *flags)
     return (typed_call("app.kernels.cpu.search:scan", operands, outer * blocks, (_SCANS[group.op],)),)
 
 

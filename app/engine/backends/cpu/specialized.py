@@ -29,7 +29,7 @@ from app.engine.operators.operands import data, itemsize
 from app.engine.operators.resize_geometry import transformation
 from app.engine.operators.specialized import PARAMETERS, specialized
 from app.engine.operators.strides import StridedCopy, strides_of
-from app.engine.types.errors import KernelError
+from app.engine.types.errors import KernelError, OperandError
 from app.engine.types.target import find
 from app.kernels.cpu.runtime.parallel import Request
 
@@ -387,7 +387,7 @@ def prepare(
 ) -> Callable[[Sequence[object | None]], list[object]]:
     """A function from operands to results of a node, or of several, with the kernels of `_Site.requests`.
 
-    It raises KernelError where parameters do not fit the operator.
+    It raises OperandError where parameters do not fit the operator.
     """
     site = _Site.of(nodes or (node,))
     functions = dict(zip(site.requests(), kernels, strict=True))
@@ -401,7 +401,7 @@ def prepare(
         except ValueError as mismatch:
             reason = str(mismatch)
         if reason is not None:
-            raise KernelError(f"{node.op_type} {node.name!r}: {reason}", pointer=f"node:{node.name}")
+            raise OperandError(f"{node.op_type} {node.name!r}: {reason}", pointer=f"node:{node.name}")
         known[key] = _Lowered(group, places, site.calls(group))
         if len(known) > KEPT:
             known.popitem(last=False)

@@ -16,6 +16,7 @@ from app.engine.operators.strides import StridedCopy
 
 LONG_ROW = 1024  # elements from which a row is worth a call of its own, so that threads share it
 FEW_ROWS = 8
+THINNED = (2, 3)  # steps in x of a row that is picked from vectors: faster than tiles of so few columns
 TRANSPOSE_BLOCK = 16  # rows of y at a time: a cache line of 4-byte elements on the side of x
 
 
@@ -67,7 +68,7 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
     if rank == 1:
         return (_line(itemsize, x, y, plain.x0, plain.y0, plain.sx[0], plain.sy[0], plain.sizes[0]),)
     column = next((a for a in range(rank - 1) if plain.sx[a] == 1), None)
-    if column is not None and plain.sy[-1] == 1 and plain.sx[-1] != 0:
+    if column is not None and plain.sy[-1] == 1 and plain.sx[-1] not in (0, *THINNED):
         return (_transpose(plain, column, itemsize, x, y),)
     if math.prod(plain.sizes[:-1]) <= FEW_ROWS and plain.sizes[-1] >= LONG_ROW:
         return tuple(

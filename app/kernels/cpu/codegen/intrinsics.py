@@ -152,6 +152,18 @@ def scaled(_context, x, n):
 
 
 @intrinsic
+def exponent_bits(_context, x):
+    """The float32 whose exponent and sign are the lowest 9 bits of another one, and its fraction zero."""
+
+    def generate(_context, builder, _signature, values):
+        whole = ll.VectorType(_I32, values[0].type.count) if isinstance(x, Vector) else _I32
+        bits = builder.bitcast(values[0], whole)
+        return builder.bitcast(builder.shl(bits, filled(whole, _FORMATS[32][0])), values[0].type)
+
+    return x(x), generate
+
+
+@intrinsic
 def has_bit(_context, n, bit):
     """True if a whole number held in a float has a bit (1, 2, 4 ...) set."""
 

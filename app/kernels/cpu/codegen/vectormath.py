@@ -9,7 +9,16 @@ Every function takes and returns float32. `libm` has the same functions for floa
 import numpy as np
 
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.codegen.intrinsics import copysign, horner, muladd, rint, scaled, select, split
+from app.kernels.cpu.codegen.intrinsics import (
+    copysign,
+    exponent_bits,
+    horner,
+    muladd,
+    rint,
+    scaled,
+    select,
+    split,
+)
 
 f32 = np.float32
 _d = np.float64
@@ -28,6 +37,9 @@ LN2 = f32(0.6931471805599453)
 SMALLEST_NORMAL = f32(2.0**-126)
 LOWEST, HIGHEST = f32(-104.0), f32(89.0)  # exp gives 0 below and infinity above
 FLUSHED = f32(-88.0)  # 2**n with n = -127, whose bits are those of 0
+# Added to a small number it leaves the nearest whole number n in the low bits of the sum, as n + 127: those
+# of the exponent of 2**n, once they are shifted to its place.
+TO_POWER = f32(1.5 * 2.0**23 + 127)
 
 # (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2: 1.4e-8
 EXPM1 = table(
@@ -113,9 +125,24 @@ def _scaled_twice(x, n):
 
 
 @inlined
+def _power_and_rest(x, offset):
+    """(2**(n - offset), exp(r) - 1) with x = n ln(2) + r, |r| <= ln(2) / 2, for |n - offset| <= 127.
+
+    The power is 0 for n - offset = -127.
+    """
+    shift = TO_POWER - offset
+    s = muladd(x, LOG2_E, shift)
+    n = s - shift
+    r = muladd(n, -LN2_LOW, muladd(n, -LN2_HIGH, x))
+    return exponent_bits(s), muladd(r * r, horner(r, EXPM1), r)
+
+
+@inlined
 def exp32(x):
-    m, n = _reduced(_clamped(x, LOWEST, HIGHEST))
-    return _scaled_twice(m + ONE, n)
+    """The exponential; what would be below 2**-125.5 is 0."""
+    # Of n = 128 the half: 2**128 is infinity, and the product of it and a number below 1 may be none.
+    power, m = _power_and_rest(_clamped(x, FLUSHED + HALF, HIGHEST), ONE)
+    return muladd(power, m, power) * TWO
 
 
 @inlined
@@ -128,8 +155,8 @@ def half_exp32(x):
 @inlined
 def exp_falling32(x):
     """The exponential of x <= 0; what would be below the smallest normal number is 0."""
-    m, n = _reduced(select(x < FLUSHED, FLUSHED, x))
-    return scaled(m + ONE, n)
+    power, m = _power_and_rest(select(x < FLUSHED, FLUSHED, x), ZERO)
+    return muladd(power, m, power)
 
 
 @inlined
@@ -143,8 +170,7 @@ def expm1_32(x):
 @inlined
 def expm1_falling32(x):
     """The exponential of x <= 0, minus 1."""
-    m, n = _reduced(select(x < FLUSHED, FLUSHED, x))
-    power = scaled(ONE, n)
+    power, m = _power_and_rest(select(x < FLUSHED, FLUSHED, x), ZERO)
     return muladd(power, m, power - ONE)
 
 

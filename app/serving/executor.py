@@ -213,8 +213,8 @@ class Executor:
                 self._schedule(request, inference)
             except InferenceError as error:
                 request.refuse(error)
-        for count in () if built.early else self._config.batches:
-            self._builder.want(shapes, count)
+        for count in () if built.early else reversed(self._config.batches):
+            self._builder.want(shapes, count)  # those of fewer requests find room in the arena of the first
         if not self._config.batches:
             self._state["state"] = "ready"
 
@@ -225,7 +225,7 @@ class Executor:
             self._state["detail"] = built.rejection
             return
         self._queue.add_batch(self._programs.find(shapes), count, Batch(built.programs, built.rows))
-        if count == self._config.batches[-1] and self._state["state"] == "loading":
+        if count == self._config.batches[0] and self._state["state"] == "loading":
             self._state["state"] = "ready"
 
     def _note_rejection(self, built: Built, shapes: Shapes) -> None:

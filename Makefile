@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options fuzz-regions test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream bench-precision
+.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options fuzz-regions test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-capacity bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream bench-precision
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -198,6 +198,10 @@ bench-precision: $(VENV)/.installed-bench
 # A served model: cost of a call over the bare executor.
 bench-serving: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.serving
+
+# What `stowplan capacity` chooses, beside what it predicts and beside the throughput of other runtimes.
+bench-capacity: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.capacity
 
 # Resident memory of a model with several shapes and instances: MODEL=resnet50.
 bench-resident: $(VENV)/.installed-test

@@ -6,10 +6,9 @@ connections has one request at a time; a request that finds none free is counted
 
 import json
 import multiprocessing
-import selectors
+import select
 import socket
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,13 +39,32 @@ class Outcome:
     retry_after: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What became of a load.
+
+    Attributes:
+        outcomes: of the requests that were sent.
+        unsent: number of requests for which no connection was free.
+        processor_seconds: that the sender itself took.
+        seconds: from the first request to the last answer.
+    """
+
+    outcomes: list[Outcome]
+    unsent: int
+    processor_seconds: float
+    seconds: float
+
+
 @dataclass(slots=True)
 class _Connection:
     socket: socket.socket
-    left: memoryview = field(default_factory=lambda: memoryview(b""))
-    received: bytearray = field(default_factory=bytearray)
+    left: memoryview = field(default_factory=lambda: memoryview(b""))  # of a request
+    received: bytes = b""
     planned: float = 0.0
     sent: float = 0.0  # the first byte
+    busy: bool = False
+    writing: bool = False  # the kernel tells when it takes more
 
 
 def request_of(model: str, inputs: Mapping[str, Array], seconds: float | None = None) -> bytes:
@@ -72,79 +90,84 @@ def request_of(model: str, inputs: Mapping[str, Array], seconds: float | None = 
     return head.encode() + body
 
 
-def offered(
-    address: tuple[str, int], request: bytes, rate: float, seconds: float, connections: int
-) -> tuple[list[Outcome], int]:
-    """Outcomes of a load from another process, and the number of requests that were not sent."""
+def offered(address: tuple[str, int], request: bytes, rate: float, seconds: float, connections: int) -> Load:
+    """A load from another process."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        found: tuple[list[Outcome], int] = pool.apply(offer, (address, request, rate, seconds, connections))
-    return found
+        return pool.apply(offer, (address, request, rate, seconds, connections))
 
 
-def offer(
-    address: tuple[str, int], request: bytes, rate: float, seconds: float, connections: int
-) -> tuple[list[Outcome], int]:
+def offer(address: tuple[str, int], request: bytes, rate: float, seconds: float, connections: int) -> Load:
     """The same, from this process."""
     moments = np.cumsum(np.random.default_rng(0).exponential(1 / rate, round(rate * seconds))).tolist()
-    selector = selectors.DefaultSelector()
-    idle: deque[_Connection] = deque(_connected(address) for _ in range(connections))
+    epoll = select.epoll()
+    idle = [_connected(address, epoll) for _ in range(connections)]
+    of = {it.socket.fileno(): it for it in idle}
     outcomes: list[Outcome] = []
-    unsent, busy = 0, 0
-    began, number = time.perf_counter(), 0
-    while number < len(moments) or busy:
+    unsent, number, processor = 0, 0, time.process_time()
+    began = time.perf_counter()
+
+    def renewed(it: _Connection) -> _Connection:
+        del of[it.socket.fileno()]
+        it.socket.close()
+        found = _connected(address, epoll)
+        of[found.socket.fileno()] = found
+        return found
+
+    while number < len(moments) or len(idle) < connections:
         now = time.perf_counter() - began
         while number < len(moments) and moments[number] <= now:
             if idle:
                 it = idle.pop()
-                it.planned, it.left = moments[number], memoryview(request)
-                it.sent = time.perf_counter() - began
-                selector.register(it.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, it)
-                busy += 1
+                it.planned, it.left, it.sent, it.busy = moments[number], memoryview(request), now, True
+                _send(epoll, it)
             else:
                 unsent += 1
             number += 1
         patience = max(0.0, moments[number] - now) if number < len(moments) else 1.0
-        for key, events in selector.select(patience):
-            it = key.data
-            if events & selectors.EVENT_WRITE:
-                _send(selector, it)
-            if events & selectors.EVENT_READ and (outcome := _receive(it, began)) is not None:
+        for descriptor, events in epoll.poll(patience):
+            it = of[descriptor]
+            if not it.busy:  # the service ends a connection without a request
+                idle[idle.index(it)] = renewed(it)
+                continue
+            if events & select.EPOLLOUT:
+                _send(epoll, it)
+            if events & ~select.EPOLLOUT and (outcome := _receive(it, began)) is not None:
                 outcomes.append(outcome)
-                selector.unregister(it.socket)
-                busy -= 1
-                if outcome.status == 0 or it.left:  # the connection has ended
-                    it.socket.close()
-                    it = _connected(address)
-                it.received.clear()
-                idle.append(it)
+                it.busy = False
+                idle.append(renewed(it) if outcome.status == 0 or it.left else it)
+    processor = time.process_time() - processor
     for it in idle:
         it.socket.close()
-    return outcomes, unsent
+    epoll.close()
+    return Load(outcomes, unsent, processor, time.perf_counter() - began)
 
 
-def _connected(address: tuple[str, int]) -> _Connection:
+def _connected(address: tuple[str, int], epoll: select.epoll) -> _Connection:
     found = socket.create_connection(address)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setblocking(False)
+    epoll.register(found, select.EPOLLIN)
     return _Connection(found)
 
 
-def _send(selector: selectors.BaseSelector, it: _Connection) -> None:
+def _send(epoll: select.epoll, it: _Connection) -> None:
+    """Send what the kernel takes; the rest when it takes more."""
     try:
         it.left = it.left[it.socket.send(it.left) :]
     except BlockingIOError:
-        return
+        pass
     except OSError:
         it.left = it.left[:0]
-    if not it.left:
-        selector.modify(it.socket, selectors.EVENT_READ, it)
+    if bool(it.left) != it.writing:
+        it.writing = bool(it.left)
+        epoll.modify(it.socket, select.EPOLLIN | (select.EPOLLOUT if it.writing else 0))
 
 
 def _receive(it: _Connection, began: float) -> Outcome | None:
     """The outcome of a request whose answer has come whole; status 0 where the connection ended before."""
     try:
-        piece = it.socket.recv(1 << 18)
+        piece = it.socket.recv(1 << 16)
     except BlockingIOError:
         return None
     except OSError:
@@ -153,11 +176,15 @@ def _receive(it: _Connection, began: float) -> Outcome | None:
     end = it.received.find(HEAD_END)
     now = time.perf_counter() - began
     if end >= 0:
-        lines = bytes(it.received[:end]).decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value.strip() for name, _, value in (row.partition(":") for row in lines[1:])
-        }
-        if len(it.received) >= end + len(HEAD_END) + int(headers.get("content-length", 0)):
-            status = int(lines[0].split()[1])
-            return Outcome(it.sent, it.sent - it.planned, status, now - it.sent, headers.get("retry-after"))
+        head = it.received[:end].lower()
+        if len(it.received) >= end + len(HEAD_END) + int(_header(head, b"content-length") or 0):
+            it.received = b""
+            retry_after = _header(head, b"retry-after")
+            return Outcome(it.sent, it.sent - it.planned, int(head[9:12]), now - it.sent, retry_after)
     return None if piece else Outcome(it.sent, it.sent - it.planned, 0, now - it.sent, None)
+
+
+def _header(head: bytes, name: bytes) -> str | None:
+    """Value of a header in a head in lower case; None where it has none."""
+    _, found, rest = head.partition(b"\r\n" + name + b":")
+    return rest.partition(b"\r\n")[0].strip().decode("latin-1") if found else None

@@ -5,8 +5,9 @@ binary tensors beside the same program called in this process (the overhead is t
 differences of medians), and several clients, each a process, beside the same program called back to back
 (throughput). All share the machine's cores, as they would on a server.
 
-With `--overload SECONDS` it offers a multiple of the capacity instead: that is what a few connections get
-which always have a request, before and after. Both loads come from a process on the same cores.
+With `--overload SECONDS` it offers a multiple of the capacity instead, on many connections. The capacity is
+what a few connections get which always have a request, before and after. All loads come from a process on the
+same cores, whose processor time is told: it counts in the capacity as in the overload.
 """
 
 import argparse
@@ -43,7 +44,6 @@ Array = np.ndarray[Any, Any]
 NAME = "bench"
 READY_SECONDS = 300.0
 ALWAYS = 1e4  # requests per second, more than any connection sends: each has always one
-MANY = 256  # connections of an overload
 TURN = 10  # calls of a turn: a client waits for answers, it does not run the model itself in between
 
 
@@ -63,6 +63,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--times", type=float, default=4.0, help="of the capacity, in an overload")
     parser.add_argument("--timeout", type=float, default=1.0, help="seconds that a request of it may take")
+    parser.add_argument("--connections", type=int, default=256, help="of an overload")
     parser.add_argument("--instances", type=int, default=1, help="of the deployment")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
@@ -138,6 +139,7 @@ def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, instanc
             client.upload(path).id,
             input_shapes={k: list(v) for k, v in bindings.shapes.items()},
             input_values=dict(bindings.values),
+            input_ranges=ranges_of(inputs),
             options={"threads": threads, "benchmark_seconds": 1.0, "tolerance": 1e-3},
         )
         done = client.wait(job.id)
@@ -147,6 +149,15 @@ def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, instanc
         deployed = client.wait_until_ready(NAME, timeout=READY_SECONDS)
         if deployed.state != "ready":
             sys.exit(f"the model is {deployed.state}: {deployed.detail}")
+
+
+def ranges_of(inputs: dict[str, Array]) -> dict[str, list[int]]:
+    """Half-open ranges of the integers in inputs, from which others are drawn."""
+    return {
+        name: [int(array.min()), int(array.max()) + 1]
+        for name, array in inputs.items()
+        if array.dtype.kind in "iu" and array.ndim
+    }
 
 
 def measure(
@@ -200,30 +211,39 @@ def overload(
     given = {name: array for name, array in inputs.items() if name not in fixed}
     patient = http_load.request_of(NAME, given)
     hasty = http_load.request_of(NAME, given, arguments.timeout)
-    few, many = 2 * arguments.instances + 2, MANY
+    few = 2 * arguments.instances + 2
+    loads: list[dict[str, float]] = []  # processor seconds per second, of each load
+
+    def load(request: bytes, rate: float, seconds: float, connections: int) -> http_load.Load:
+        began = processor_seconds()
+        found = http_load.offered(address, request, rate, seconds, connections)
+        service = (processor_seconds() - began) / found.seconds
+        loads.append({"service": service, "sender": found.processor_seconds / found.seconds})
+        return found
 
     def capacity() -> float:
         seconds = max(5.0, arguments.seconds)
-        outcomes, _ = http_load.offered(address, patient, ALWAYS, seconds, few)
-        return served(outcomes, seconds)
+        return served(load(patient, ALWAYS, seconds, few).outcomes, seconds)
 
     capacity()  # to warm up
     before, memory = capacity(), resident_of_processes()
     rate = arguments.times * before
-    outcomes, unsent = http_load.offered(address, hasty, rate, arguments.overload, many)
+    found = load(hasty, rate, arguments.overload, arguments.connections)
     grown = resident_of_processes() - memory
     after = capacity()
+    outcomes = found.outcomes
     refused = [o for o in outcomes if o.status == HTTPStatus.SERVICE_UNAVAILABLE]
     statuses = Counter(o.status for o in outcomes)
     return {
         "capacity_before": before,
         "capacity_after": after,
+        "processors": dict(zip(("capacity_before", "overload", "capacity_after"), loads[1:], strict=True)),
         "offered": rate,
         "served": served(outcomes, arguments.overload),
         "share": served(outcomes, arguments.overload) / statistics.mean((before, after)),
         "statuses": dict(sorted(statuses.items())),
-        "unsent": unsent,
-        "late": sum(o.status == HTTPStatus.OK and o.seconds > arguments.timeout for o in outcomes),
+        "unsent": found.unsent,
+        "late": sum(o.seconds > arguments.timeout for o in outcomes),
         "answered_ms": percentiles([o.seconds for o in outcomes if o.status == HTTPStatus.OK]),
         "refused_ms": percentiles([o.seconds for o in refused]),
         "sender_late_ms": percentiles([o.late for o in outcomes]),
@@ -247,6 +267,12 @@ def resident_of_processes() -> int:
     return sum(child.memory_info().rss for child in psutil.Process().children(recursive=True))
 
 
+def processor_seconds() -> float:
+    """Processor time of the processes of the service so far."""
+    times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    return float(sum(found.user + found.system for found in times))
+
+
 def overload_table(row: dict[str, Any]) -> Table:
     """The figures of an overload, with what they are to be."""
     table = Table("", "measured", "wanted", title=f"{row['model']}, {row['offered']:.0f} requests/s offered")
@@ -254,11 +280,14 @@ def overload_table(row: dict[str, Any]) -> Table:
     figures = [
         [f"{value:.0f}" for value in row[name]] for name in ("answered_ms", "refused_ms", "sender_late_ms")
     ]
+    used = row["processors"]
+    told = [f"{used[load]['service']:.2f} and {used[load]['sender']:.2f}" for load in used]
     for line in (
         ("capacity", capacity, ""),
+        ("cores used by the service and the sender", f"{told[0]} at the capacity, {told[1]}", ""),
         ("served", f"{row['served']:.1f}/s, {row['share']:.1%}", "at least 95 %"),
         ("answers by status", str(row["statuses"]), "200 and 503"),
-        ("later than their deadline", str(row["late"]), "0"),
+        ("answers later than their deadline", str(row["late"]), "0"),
         ("answered, p50, p99, most", " ".join(figures[0]) + " ms", ""),
         ("refused, p50, p99, most", " ".join(figures[1]) + " ms", ""),
         ("refused without Retry-After", str(row["without_retry_after"]), "0"),

@@ -33,7 +33,7 @@ from app.serving.oip_codec import InferenceError
 from app.serving.oip_forms import Forms
 from app.serving.program_cache import Batch, Builder, Built, Programs, Shapes, key_of
 from app.serving.scheduling.instance import Instance, RunLimit, refused
-from app.serving.scheduling.requests import Client, Request, Told
+from app.serving.scheduling.requests import Client, Request
 from app.serving.scheduling.run_queue import RunQueue
 from app.settings import Settings, use_home
 from app.telemetry import logs
@@ -163,10 +163,9 @@ class Executor:
             self._admit(Request(client, number, offset, capacity, nbytes, header, began, deadline, came=now))
         elif text[:1] == b"G":
             _, number, offset, capacity = channel.GRANT.unpack(text)
-            answer, times = client.held.pop(number)
+            request, answer, told = client.held.pop(number)
             if capacity:
-                place = client.arena[offset : offset + capacity]
-                client.put(number, place, answer, Told(200, *times))
+                client.put(request, client.arena[offset : offset + capacity], answer, told)
         elif text[:1] == b"M":
             _, nbytes = channel.ARENA.unpack(text)
             client.map_arena(nbytes, descriptors[0])
@@ -214,8 +213,8 @@ class Executor:
                 self._schedule(request, inference)
             except InferenceError as error:
                 request.refuse(error)
-        for count in () if built.early else self._config.batches:
-            self._builder.want(shapes, count)
+        for count in () if built.early else reversed(self._config.batches):
+            self._builder.want(shapes, count)  # those of fewer requests find room in the arena of the first
         if not self._config.batches:
             self._state["state"] = "ready"
 
@@ -226,7 +225,7 @@ class Executor:
             self._state["detail"] = built.rejection
             return
         self._queue.add_batch(self._programs.find(shapes), count, Batch(built.programs, built.rows))
-        if count == self._config.batches[-1] and self._state["state"] == "loading":
+        if count == self._config.batches[0] and self._state["state"] == "loading":
             self._state["state"] = "ready"
 
     def _note_rejection(self, built: Built, shapes: Shapes) -> None:

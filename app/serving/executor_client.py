@@ -16,6 +16,7 @@ from typing import Any
 
 from app.serving import channel
 from app.serving.oip_codec import ERROR_NBYTES, NO_HEADER, InferenceError
+from app.serving.scheduling.connection_queue import ConnectionQueue
 from app.serving.shared_arena import Region, SharedArena
 
 _TOLD = ("loading", "ready", "failed", channel.STOPPING)  # states that the executor knows of
@@ -87,6 +88,7 @@ class ExecutorClient:
         metadata: inputs and outputs, once they are known.
         programs: shapes that are compiled now.
         restarts: processes that ended while they were connected.
+        connections: those that are read when the model has less to do.
     """
 
     def __init__(self, path: Path, bounds: Bounds, lost: Callable[[], None] = lambda: None) -> None:
@@ -106,11 +108,17 @@ class ExecutorClient:
         self.metadata: dict[str, Any] | None = None
         self.programs = 0
         self.restarts = 0
+        self.connections = ConnectionQueue(bounds.waiting, lambda: self.waiting, bounds.seconds)
 
     @property
     def waiting(self) -> int:
         """Requests that have no answer yet."""
         return len(self._calls) + self._receiving
+
+    @property
+    def is_busy(self) -> bool:
+        """True while connections that have called the model are to be read in turn."""
+        return self.state == "ready" and self.connections.is_needed
 
     @property
     def is_connected(self) -> bool:
@@ -145,6 +153,11 @@ class ExecutorClient:
         self._leaving = True
         self._close_when_idle()
 
+    def _answered_one(self) -> None:
+        """A request waits no longer: another one may come, or the connection may close."""
+        self.connections.call()
+        self._close_when_idle()
+
     def _close_when_idle(self) -> None:
         if self._leaving and not self.waiting:
             self._lose()
@@ -169,6 +182,7 @@ class ExecutorClient:
             InferenceError: it could not be sent, the process ended meanwhile, or it took too long.
         """
         began = time.monotonic() - waited
+        self.connections.note_arrival()
         call = self._reserve(nbytes, header_nbytes)
         self._receiving += 1
         try:
@@ -182,7 +196,7 @@ class ExecutorClient:
             raise
         finally:
             self._receiving -= 1
-            self._close_when_idle()
+            self._answered_one()
         try:
             return await call.reply
         finally:
@@ -268,13 +282,14 @@ class ExecutorClient:
     def _hear(self, text: memoryview) -> None:
         kind = bytes(text[:1])
         if kind == b"A":
-            _, number, status, nbytes, header_nbytes, *told = channel.ANSWER.unpack(text)
+            _, number, limit, status, nbytes, header_nbytes, *told = channel.ANSWER.unpack(text)
             call = self._calls.pop(number)
             self._note_size(nbytes)
+            self.connections.note_limit(limit)
             body = bytes(self._arena.view[call.start : min(call.start + nbytes, call.region.end)])
             self._arena.give(call.region)
             call.settle(Reply(status, body, header_nbytes, *told))
-            self._close_when_idle()
+            self._answered_one()
         elif kind == channel.STATE:
             told = json.loads(bytes(text[1:]))
             if told["state"] not in _TOLD:
@@ -304,7 +319,7 @@ class ExecutorClient:
             region = Region(0, 0)
         call.region, call.start = region, region.start
         self._socket.send(channel.GRANT.pack(b"G", number, region.start, region.nbytes))
-        self._close_when_idle()
+        self._answered_one()
 
     def _note_size(self, nbytes: int) -> None:
         bounds = self._bounds
@@ -326,6 +341,7 @@ class ExecutorClient:
         for call in calls.values():
             self._arena.give(call.region)
             call.settle(InferenceError(ended, 503, retry_after=1))
+        self.connections.call()
 
 
 async def _receive(body: AsyncIterable[bytes], place: memoryview) -> None:

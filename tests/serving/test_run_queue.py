@@ -20,8 +20,8 @@ class Refusals:
         self.sent: list[bytes] = []
         self.arena = memoryview(bytearray(1 << 12))
 
-    def put(self, number: int, _place: memoryview, _answer: object, _told: object) -> None:
-        self.sent.append(bytes([number]))
+    def put(self, request: Request, _place: memoryview, _answer: object, _told: object) -> None:
+        self.sent.append(bytes([request.id]))
 
 
 def request(number: int, *, ago: float = 0.0, seconds: float = 30.0) -> Request:

@@ -4,6 +4,9 @@ uvicorn's protocol enforces none of these. A body that stalls is the matter of `
 
 The rest of a body whose request was answered before it had come is read only so that the client can send it,
 and then read the answer. Few such bodies are read at once: those of requests that are served go first.
+
+A connection that has called a model which is busy is read when its turn comes, see
+`app.serving.scheduling.connection_queue`.
 """
 
 import asyncio
@@ -19,10 +22,14 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.serving.executor_client import ExecutorClient
+from app.serving.scheduling.connection_queue import ConnectionQueue
+
 _LOOK_SECONDS = 0.5  # between two looks at all connections
 _MAX_CLOSED = 25  # connections in one look: each takes some 50 us, and other requests wait meanwhile
 _NEXT_SECONDS = 0.005  # before the next look where more connections are late
 WAITED = "stowplan.waited"  # key of a scope: seconds that a request lay in the kernel before it was read
+MODEL = "stowplan.model"  # key of a scope: `ExecutorClient` of the model that the request calls
 _LAST_RECEIVED = struct.Struct("52xI")  # tcpi_last_data_recv of struct tcp_info, in ms: tcp(7), linux/tcp.h
 _MAX_HEAD = 1 << 17  # byte of a request line and headers; those read with its first byte do not count
 _DRAINED = 16  # bodies of answered requests that are read at once
@@ -136,6 +143,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._limiter = limiter
         self._head_nbytes: int | None = None  # of the present head so far; None outside of one
         self._in_body = False  # a head has come, and its body not whole
+        self._turn: tuple[ConnectionQueue, asyncio.TimerHandle] | None = None  # that it waits for
         self.requests = 0
         self.head_since: float | None = limiter.clock()
         self.paused_since: float | None = None
@@ -148,6 +156,7 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Count it no longer."""
         self._limiter.remove(self)
+        self._end_turn()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -165,6 +174,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin to count the bytes of a head."""
+        self._end_turn()
         super().on_message_begin()
         self._head_nbytes = 0
 
@@ -181,6 +191,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._in_body = False
         super().on_message_complete()
         self._limiter.drained(self)
+        self._await_turn()
 
     def on_response_complete(self) -> None:
         """Count an answered request no longer."""
@@ -189,6 +200,28 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self._in_body and not self.requests and not self.transport.is_closing():
             self._limiter.hold(self)
+        self._await_turn()
+
+    def _await_turn(self) -> None:
+        """Read no further request while the model of the last one is busy, as long as requests may lie."""
+        model: ExecutorClient | None = self.scope.get(MODEL)  # type: ignore[assignment]  # ours
+        has_request = self.requests or self._in_body or self._turn
+        if model is not None and model.is_busy and not has_request and not self.transport.is_closing():
+            self.flow.pause_reading()
+            self._turn = model.connections, self.loop.call_later(model.connections.patience, self._resume)
+            model.connections.add(self, self._resume)
+
+    def _resume(self) -> None:
+        self._end_turn()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            connections, alarm = self._turn
+            self._turn = None
+            alarm.cancel()
+            connections.remove(self)
 
     def pause_writing(self) -> None:
         """Note when the client stopped taking an answer."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.http import body_limits
-from app.api.http.connection_limits import WAITED
+from app.api.http.connection_limits import MODEL, WAITED
 from app.api.http.errors import protocol_error
 from app.api.service import Service
 from app.serving.executor_client import Reply
@@ -113,6 +113,7 @@ def _not_ready(found: Deployed) -> InferenceError:
 
 async def _infer(request: Request, service: Service) -> Response:
     found = _deployed(request, service)
+    request.scope[MODEL] = found.client
     headers = request.headers
     encoding = headers.get("content-encoding", "identity")
     if encoding != "identity":

@@ -15,7 +15,7 @@ from app.engine.planning.capacity import choice, load
 from app.engine.planning.capacity.choice import Bound, Candidate
 from app.engine.planning.capacity.configuration import configurations, steps
 from app.engine.planning.capacity.queueing import Prediction, arrivals, predicted
-from app.engine.planning.capacity.run_times import MeasuredRuns, runs_to_measure
+from app.engine.planning.capacity.run_times import MeasuredRuns, runs_to_measure, under_load
 from app.engine.planning.capacity.study import Study
 from app.engine.planning.heartbeat import resident_bytes
 from app.engine.runtime.cpu.executor import Executor
@@ -29,7 +29,7 @@ _LOAD_SECONDS = 3.0  # of a load that verifies
 _ENOUGH = 100  # requests of it, below which its percentiles are a few requests
 _FEWEST = 20  # where there is no time for more
 _MAX_RATE = 3000.0  # requests per second that a load can send from this process
-_SLOWER = 0.9  # of the rate of a load that did not meet the bound: the next one
+_SLOWER = 0.95  # of the rate of a load that did not meet the bound: the next one at most
 _LOADS = 3  # at most
 _GAIN = 0.5  # time of a run of many requests over that of as many runs, which none falls below
 _DELAY = 0.1  # share of the bound on latency that a request may wait for others of its batch
@@ -184,7 +184,7 @@ def _verified(
     configuration, notes = found.configuration, []
     study.keep_only(configuration)
     instances = study.loaded(configuration.instances, configuration.threads, configuration.sizes)
-    rate = min(best.rate, _MAX_RATE)
+    rate, times = min(best.rate, _MAX_RATE), found.times
     loads: list[Json] = []
     if rate < best.rate:
         notes.append(
@@ -199,18 +199,20 @@ def _verified(
         if count < _ENOUGH:
             notes.append(f"percentiles of the load are those of {count} requests: there was no time for more")
         moments = arrivals(rate, count)
-        seconds = load.offered(instances, moments, configuration)
-        values = np.percentile(seconds, list(best.percentiles)).tolist()
+        offered = load.offered(instances, moments, configuration)
+        times = under_load(found.times, offered.runs)
+        values = np.percentile(offered.seconds, list(best.percentiles)).tolist()
         latency = dict(zip(best.percentiles, values, strict=True))
-        reached = Prediction(rate, count / float((moments + seconds).max()), latency)
+        reached = Prediction(rate, count / float((moments + offered.seconds).max()), latency)
         loads.append(choice.told(reached) | {"requests": count, "met": bound is None or bound.holds(reached)})
         if loads[-1]["met"]:
             break
-        rate *= _SLOWER
+        slower = choice.highest_rate(times, configuration, bound)
+        rate = min(rate * _SLOWER, rate if slower is None else slower.rate)
     else:
         notes.append("no load met the bound: the machine has other work, or predictions are too good")
     tried = loads[-1]
-    at_rate = predicted(tried["rate"], found.times, configuration, tuple(best.percentiles))
+    at_rate = predicted(tried["rate"], times, configuration, tuple(best.percentiles))
     return {
         "deployment": configuration.deployment(),
         "verified": tried["met"],

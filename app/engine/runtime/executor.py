@@ -51,7 +51,12 @@ class ProgramExecutor(ABC):
         """Bytes of the arena and of inputs and outputs of known shape; constants are no part of it."""
         values = (*self._model.inputs, *self._model.outputs)
         known = (v for v in values if graph.is_tensor(v) and graph.shape(v) is not None)
-        return self.program.arena_bytes + sum(map(graph.nbytes, known))
+        return self.arena_bytes + sum(map(graph.nbytes, known))
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the arena."""
+        return self.program.arena_bytes
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """Outputs by name, copied out of the program's memory; a `SparseArray` where one is stored sparse.

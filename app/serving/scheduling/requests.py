@@ -17,8 +17,8 @@ class Client:
 
     socket: socket.socket
     arena: memoryview = field(default_factory=lambda: memoryview(b""))
-    # Answers that did not fit, and how long they waited and ran.
-    held: dict[int, tuple[oip_answers.Answer, tuple[float, float]]] = field(default_factory=dict)
+    # Requests whose answers did not fit, and what is told of these.
+    held: dict[int, tuple["Request", oip_answers.Answer, "Told"]] = field(default_factory=dict)
     lost: bool = False
 
     def receive(self) -> tuple[bytes, list[int]]:
@@ -40,13 +40,13 @@ class Client:
         except OSError:
             self.lost = True
 
-    def put(self, number: int, place: memoryview, answer: oip_answers.Answer, told: "Told") -> None:
+    def put(self, request: "Request", place: memoryview, answer: oip_answers.Answer, told: "Told") -> None:
         """Write an answer where it fits, and tell of it."""
         answer.write(place)
-        header = answer.header_nbytes
         self.send(
             channel.ANSWER.pack(
-                *(b"A", number, told.status, answer.nbytes, header),
+                *(b"A", request.id, request.deadline - request.began),
+                *(told.status, answer.nbytes, answer.header_nbytes),
                 *(told.waited, told.ran, told.retry_after),
             )
         )
@@ -103,10 +103,10 @@ class Request:
         if not self._unanswered.acquire(blocking=False):
             return
         if answer.nbytes > self.capacity:
-            self.client.held[self.id] = answer.kept(), (told.waited, told.ran)
+            self.client.held[self.id] = self, answer.kept(), told
             self.client.send(channel.NEEDS.pack(b"N", self.id, answer.nbytes))
         else:
-            self.client.put(self.id, self.region, answer, told)
+            self.client.put(self, self.region, answer, told)
 
     def refuse(self, error: InferenceError) -> None:
         """Answer it with an error."""

@@ -44,7 +44,7 @@ form.addEventListener("submit", async (event) => {
 function tellOf({ chosen, configurations, notes, cores, seconds }) {
   const facts = [];
   const fact = (name, ...values) => facts.push(make("div", {}, make("dt", {}, name), make("dd", {}, ...values)));
-  const at = ({ rate, throughput, latency }) => `${number(throughput)} a second of ${number(rate)} that come, ${Object.entries(latency).map(([p, s]) => `${p} ${duration(s)}`).join(", ")}`;
+  const at = ({ rate, throughput, latency }) => `${number(throughput)} answers a second where ${number(rate)} requests come, ${Object.entries(latency).map(([p, s]) => `${p} ${duration(s)}`).join(", ")}`;
   if (chosen) {
     const { deployment, predicted, loads, memory, verified } = chosen;
     const load = loads.at(-1);
@@ -93,7 +93,7 @@ function draw({ curves, chosen }, bound, percentile) {
       {
         animation: !still,
         animationDuration: 250,
-        grid: { left: 70, right: 20, top: 48, bottom: 52 },
+        grid: { left: 70, right: 20, top: 72, bottom: 52 },
         legend: { type: "scroll", top: 8, textStyle: { color: text } },
         tooltip: { trigger: "item", confine: true, backgroundColor: css("--raised"), borderColor: line, textStyle: { color: text }, formatter: ({ seriesName, value }) => make("div", { class: "tip" }, make("b", {}, seriesName), `${number(value[0])} requests a second, ${percentile} ${number(value[1])} ms`) },
         xAxis: { ...axis, type: "value", name: "requests per second", nameLocation: "middle", nameGap: 28, min: 0 },

@@ -110,8 +110,21 @@ class _Line:
             return []
 
 
-def offered(instances: Sequence[Instance], moments: Seconds, configuration: Configuration) -> Seconds:
-    """Seconds from the moment of each request to its answer, also where it was sent late."""
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What became of requests at given moments.
+
+    Attributes:
+        seconds: from the moment of each request to its answer, also where it was sent late.
+        runs: by number of requests, seconds of runs from when they could begin.
+    """
+
+    seconds: Seconds
+    runs: Mapping[int, Seconds]
+
+
+def offered(instances: Sequence[Instance], moments: Seconds, configuration: Configuration) -> Offered:
+    """Send a request at each moment, and answer all."""
     for instance in instances:
         for size in configuration.sizes:
             instance.run(size)
@@ -119,10 +132,16 @@ def offered(instances: Sequence[Instance], moments: Seconds, configuration: Conf
     came = time.perf_counter() + moments
     line = _Line(came, configuration)
 
+    runs: dict[int, list[float]] = {size: [] for size in configuration.sizes}
+
     def serve(index: int) -> None:
+        free = came[0]
         while taken := line.take():
+            # One that waited for others begins here; else what switching threads takes is part of it.
+            began = time.perf_counter() if configuration.delay else max(free, came[taken[0]])
             instances[index].run(len(taken))
-            answered[taken] = time.perf_counter()
+            answered[taken] = free = time.perf_counter()
+            runs[len(taken)].append(free - began)
 
     def send() -> None:
         for index, moment in enumerate(came):
@@ -134,7 +153,7 @@ def offered(instances: Sequence[Instance], moments: Seconds, configuration: Conf
     sender.start()
     _on_threads(instances, serve)
     sender.join()
-    return answered - came
+    return Offered(answered - came, {size: np.array(found) for size, found in runs.items()})
 
 
 def _on_threads(instances: Sequence[Instance], act: Callable[[int], None]) -> None:

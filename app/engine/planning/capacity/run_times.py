@@ -8,7 +8,21 @@ import numpy as np
 from app.engine.planning.capacity.configuration import Configuration
 from app.engine.planning.capacity.queueing import RunTimes, Seconds
 
+_MIN_SEEN = 20  # runs under load whose times are used
 Run = tuple[int, int, int]  # instances that run at once, threads of each, requests in a run
+
+
+def under_load(times: RunTimes, runs: Mapping[int, Seconds]) -> RunTimes:
+    """Run times as they were under a load, where threads wake for each run and those that send use cores too.
+
+    Those of numbers of requests that hardly ran take as much longer than before as the others do.
+    """
+    seen = {size: found for size, found in runs.items() if len(found) >= _MIN_SEEN}
+    before = sum(len(found) * float(times.samples[size].mean()) for size, found in seen.items())
+    if not before:
+        return times
+    factor = sum(float(found.sum()) for found in seen.values()) / before
+    return RunTimes({size: seen.get(size, found * factor) for size, found in times.samples.items()})
 
 
 def runs_to_measure(cores: int, threads: Sequence[int], instances: Mapping[int, int]) -> list[Run]:

@@ -21,10 +21,15 @@ class Runnable(load.Runnable, Protocol):
 
     Attributes:
         own_bytes: of its arena, inputs and outputs; weights, which instances share, are no part of it.
+        arena_bytes: of them those of the arena, which other programs of the instance use too.
     """
 
     @property
     def own_bytes(self) -> int:
+        """See above."""
+
+    @property
+    def arena_bytes(self) -> int:
         """See above."""
 
     def close(self) -> None:
@@ -105,19 +110,31 @@ class Study:
         What planning leaves behind is part of it, as it is in the process of a deployment.
         """
         trim()
-        ran = {(threads, size, i) for count, threads, size in self.samples for i in range(count)}
-        own = sum(self.planned[threads, size][i].own_bytes for threads, size, i in ran)
+        ran: dict[tuple[int, int], set[int]] = {}
+        for count, threads, size in self.samples:
+            for index in range(count):
+                ran.setdefault((threads, index), set()).add(size)
+        own = sum(self._instance_bytes(threads, sorted(sizes)) for (threads, _), sizes in ran.items())
         return max(0, resident_bytes()[0] - own - self.packed())
 
     def own_bytes(self, configuration: Configuration) -> int:
-        """Own bytes of all programs; of sizes that have none, in proportion to the nearest that has one."""
-        each = 0
-        for size in configuration.sizes:
-            near = min(
-                self.planned, key=lambda key: (abs(key[1] - size), abs(key[0] - configuration.threads), key)
-            )
-            each += round(self.planned[near][0].own_bytes * size / near[1])
-        return each * configuration.instances
+        """Own bytes of all programs of a configuration."""
+        return configuration.instances * self._instance_bytes(configuration.threads, configuration.sizes)
+
+    def _instance_bytes(self, threads: int, sizes: Sequence[int]) -> int:
+        """Own bytes of the programs of an instance; of sizes that have none, in proportion to the nearest.
+
+        The program of one request is made first. The others, the largest first, share an arena, if they
+        need more than it has.
+        """
+        arenas, others = {}, 0
+        for size in sizes:
+            near = min(self.planned, key=lambda key: (abs(key[1] - size), abs(key[0] - threads), key))
+            program = self.planned[near][0]
+            arenas[size] = program.arena_bytes * size // near[1]
+            others += (program.own_bytes - program.arena_bytes) * size // near[1]
+        first, most = arenas[sizes[0]], max(arenas.values())
+        return others + first + (most if most > first else 0)
 
     def keep_only(self, configuration: Configuration) -> None:
         """End the programs that a configuration does not need."""

@@ -132,7 +132,12 @@ class Filled:
     def own_bytes(self) -> int:
         """Bytes of the arena, which the programs of the region share, and of its inputs and outputs."""
         places = [*self._inputs.values(), *self._outputs.values()]
-        return self._memory.arena.nbytes + sum(place.nbytes for place in places)
+        return self.arena_bytes + sum(place.nbytes for place in places)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the arena, which the programs of the region share."""
+        return self._memory.arena.nbytes
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them.

@@ -54,13 +54,15 @@ def test_every_request_is_computed_once() -> None:
     pairs = [instance(sizes) for _ in range(2)]
     moments = np.concatenate([np.zeros(20), np.linspace(0.0, 0.05, 20)])
     moments.sort()
-    seconds = offered([found for found, _ in pairs], moments, Configuration(2, 1, sizes))
-    assert seconds.shape == (40,)
-    assert seconds.min() >= SECONDS
+    found = offered([found for found, _ in pairs], moments, Configuration(2, 1, sizes))
+    assert found.seconds.shape == (40,)
+    assert found.seconds.min() >= SECONDS
     counts = {
         size: sum(len(programs[size].rows) - 1 for _, programs in pairs) for size in sizes
     }  # one warms up
     assert sum(size * count for size, count in counts.items()) == 40
+    assert {size: len(runs) for size, runs in found.runs.items()} == counts
+    assert min(runs.min() for runs in found.runs.values() if len(runs)) >= SECONDS
     assert counts[4] >= 1, "twenty came at once"
     for _, programs in pairs:
         assert all(set(programs[size].rows) == {size} for size in sizes)
@@ -68,8 +70,9 @@ def test_every_request_is_computed_once() -> None:
 
 def test_a_lone_request_waits_for_others_as_long_as_it_may() -> None:
     found, programs = instance((1, 2))
-    seconds = offered([found], np.zeros(1), Configuration(1, 1, (1, 2), 0.02))
-    assert seconds[0] >= 0.02 + SECONDS
+    load = offered([found], np.zeros(1), Configuration(1, 1, (1, 2), 0.02))
+    assert load.seconds[0] >= 0.02 + SECONDS
+    assert load.runs[1][0] < 0.02 + SECONDS, "to wait for others is no part of the run"
     assert len(programs[1].rows) == 2
 
 

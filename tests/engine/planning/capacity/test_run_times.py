@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from app.engine.planning.capacity.configuration import Configuration
-from app.engine.planning.capacity.run_times import MeasuredRuns, Run, runs_to_measure
+from app.engine.planning.capacity.queueing import RunTimes
+from app.engine.planning.capacity.run_times import MeasuredRuns, Run, runs_to_measure, under_load
 
 THREADS = (1, 2, 4, 8)
 
@@ -53,3 +54,13 @@ def test_the_ends_are_measured_first() -> None:
         (1, 1, 1), (1, 8, 1), (1, 2, 1), (1, 4, 1), (8, 1, 1), (4, 1, 1)
     ]  # fmt: skip
     assert runs_to_measure(1, (1,), {1: 1}) == [(1, 1, 1)]
+
+
+def test_runs_under_load_take_the_place_of_those_back_to_back() -> None:
+    times = RunTimes({1: np.full(9, 0.010), 2: np.full(9, 0.015), 4: np.full(9, 0.020)}, alone=0.9)
+    found = under_load(times, {1: np.full(30, 0.012), 2: np.full(60, 0.018), 4: np.full(3, 0.5)})
+    assert (len(found.samples[1]), found.samples[1].mean()) == (30, pytest.approx(0.012))
+    assert found.samples[2].mean() == pytest.approx(0.018)
+    assert found.samples[4].mean() == pytest.approx(0.024), "too few ran: a fifth more, as the others"
+    assert found.alone == 1.0, "a load has runs of both kinds"
+    assert under_load(times, {1: np.full(3, 0.012), 2: np.zeros(0), 4: np.zeros(0)}) is times

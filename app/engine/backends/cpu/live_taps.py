@@ -1,8 +1,8 @@
 """Convolutions without the taps of their windows that read padding only, band by band of the output.
 
-A dilated window may be larger than the image: of 3 x 3 taps at a distance of 24 on 32 x 32 pixels, a quarter read
-pixels, all others zeros. Along an axis the taps that read pixels change at few places of the output; between
-two of these a convolution with these taps alone, without padding, computes a band.
+A dilated window may be larger than the image: of 3 x 3 taps at a distance of 24 on 32 x 32 pixels, a quarter
+read pixels, all others zeros. Along an axis the taps that read pixels change at few places of the output;
+between two of these a convolution with these taps alone, without padding, computes a band.
 """
 
 import math
@@ -22,7 +22,7 @@ MOST = 0.8  # of the products that may remain
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Outputs `start` to `end` along an axis, which read the inputs `first` to `last`, by taps `low` to `high`."""
+    """Outputs `start` to `end` along an axis; taps `low` to `high` read the inputs `first` to `last` for them."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class Band:
 
 
 def without_padding(node: ir.Node) -> Replacement | None:
-    """Conv(x) = Concat of convolutions of parts of x by parts of the window, where that saves more than it adds."""
+    """Conv(x) = Concat of Convs of parts of x by parts of the window, where that saves more than it adds."""
     weights, shape = graph.constant(node.inputs[1]), graph.shape(node.outputs[0])
     image = graph.shape(data(node))
     if weights is None or shape is None or image is None or data(node).dtype not in FLOATS:
@@ -61,7 +61,11 @@ def without_padding(node: ir.Node) -> Replacement | None:
 def bands_of(node: ir.Node, axis: int) -> list[Band]:
     """Bands of the output along an axis, in order."""
     size, results = graph.static_shape(data(node))[axis], graph.static_shape(node.outputs[0])[axis]
-    taps, rank, at = graph.static_shape(graph.operand(node, 1))[axis], len(node.outputs[0].shape or ()), axis - 2
+    taps, rank, at = (
+        graph.static_shape(graph.operand(node, 1))[axis],
+        len(node.outputs[0].shape or ()),
+        axis - 2,
+    )
     stride = graph.attribute(node, "strides", (1,) * (rank - 2))[at]
     dilation = graph.attribute(node, "dilations", (1,) * (rank - 2))[at]
     begin = graph.attribute(node, "pads", (0,) * (2 * rank - 4))[at]

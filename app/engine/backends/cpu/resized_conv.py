@@ -1,8 +1,9 @@
 """1x1 convolutions of enlarged images, computed before the images are enlarged.
 
-Interpolation is linear along pixels and a 1x1 convolution along channels, so they commute; where the weights of
-interpolation sum to one, a bias commutes too. Decoders of segmentation resize maps of several scales to one size,
-concatenate them and mix their channels: a map of a quarter of the pixels then costs a quarter of the products.
+Interpolation is linear along pixels and a 1x1 convolution along channels, so they commute; where the weights
+of interpolation sum to one, a bias commutes too. Decoders of segmentation resize maps of several scales to one
+size, concatenate them and mix their channels: a map of a quarter of the pixels then costs a quarter of the
+products.
 """
 
 import math
@@ -18,8 +19,8 @@ from app.engine.operators.resize_geometry import keeps_constants, resized_axes
 from app.engine.rewrites.algebraic import FLOATS
 from app.engine.rewrites.contrib import Nodes, others
 
-# Floating point operations in the time in which an element is interpolated, or added to another: 0.2 ns where a
-# core computes 240 GFLOP/s (Zen 5); 0.5 ns at 70 GFLOP/s (AVX2) are fewer.
+# Floating point operations in the time in which an element is interpolated, copied or added to another: 0.2 ns
+# where a core computes 240 GFLOP/s (Zen 5); 0.5 ns at 70 GFLOP/s (AVX2) are fewer.
 ELEMENT = 64
 
 
@@ -80,7 +81,7 @@ def _is_pointwise(node: ir.Node, shape: tuple[int, ...]) -> bool:
 
 
 def _is_cheaper_before(part: ir.Value, shape: tuple[int, ...], *, summed: bool) -> bool:
-    """True if an operand is an enlarged image, and the products saved outweigh more interpolation and the sum.
+    """True if an operand is an enlarged image and the products saved outweigh what is interpolated and added.
 
     `shape` is that of the convolution's result.
     """

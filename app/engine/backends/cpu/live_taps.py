@@ -22,7 +22,7 @@ MOST = 0.8  # of the products that may remain
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Outputs `start` to `end` along an axis; taps `low` to `high` read the inputs `first` to `last` for them."""
+    """Outputs from `start` on along an axis, made of the inputs from `first` on by the taps from `low` on."""
 
     start: int
     end: int

@@ -1,13 +1,14 @@
 """1x1 convolutions of enlarged images, computed before the images are enlarged.
 
 Interpolation is linear along pixels and a 1x1 convolution along channels, so they commute; where the weights
-of interpolation sum to one, a bias commutes too. Decoders of segmentation resize maps of several scales to one
-size, concatenate them and mix their channels: a map of a quarter of the pixels then costs a quarter of the
-products.
+of interpolation sum to one, a bias commutes too. Decoders of segmentation resize maps of several scales to
+one size, concatenate them and mix their channels: a map of a quarter of the pixels then costs a quarter of
+the products.
 """
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -19,8 +20,8 @@ from app.engine.operators.resize_geometry import keeps_constants, resized_axes
 from app.engine.rewrites.algebraic import FLOATS
 from app.engine.rewrites.contrib import Nodes, others
 
-# Floating point operations in the time in which an element is interpolated, copied or added to another: 0.2 ns
-# where a core computes 240 GFLOP/s (Zen 5); 0.5 ns at 70 GFLOP/s (AVX2) are fewer.
+# Floating point operations in the time in which an element is interpolated, copied or added to another: 0.2
+# ns where a core computes 240 GFLOP/s (Zen 5); 0.5 ns at 70 GFLOP/s (AVX2) are fewer.
 ELEMENT = 64
 
 
@@ -56,7 +57,8 @@ def mix_before_resize(node: ir.Node) -> Replacement | None:
 def _parts(node: ir.Node) -> Sequence[ir.Value]:
     """Operands whose channels, one after another, a Conv reads; none where a shape is not known."""
     image = data(node)
-    parts, concat = (image,), image.producer()
+    parts: Sequence[ir.Value] = (image,)
+    concat = image.producer()
     if concat is not None and concat.op_type == "Concat" and sole_reader(image) is node:
         if graph.attribute(concat, "axis", 0) not in (1, -3):
             return ()
@@ -68,7 +70,8 @@ def _is_pointwise(node: ir.Node, shape: tuple[int, ...]) -> bool:
     """True if a Conv mixes all channels of every pixel of an image, and nothing else."""
     image = graph.shape(data(node))
     kernel = graph.static_shape(graph.operand(node, 1))[2:]
-    pads, strides = (graph.attribute(node, name, ()) for name in ("pads", "strides"))
+    pads: Sequence[int] = graph.attribute(node, "pads", ())
+    strides: Sequence[int] = graph.attribute(node, "strides", ())
     return (
         kernel == (1, 1)
         and image is not None
@@ -101,7 +104,7 @@ def _is_cheaper_before(part: ir.Value, shape: tuple[int, ...], *, summed: bool) 
     return saved > max(0, ELEMENT * added)
 
 
-def _resized(n: Nodes, resize: ir.Node, image: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+def _resized(n: Nodes, resize: ir.Node, image: ir.Value, shape: tuple[int, ...]) -> Any:
     """Another image, resized in the same way to the pixels of `shape`."""
     scales, sizes = graph.constant(graph.input_at(resize, 2)), graph.input_at(resize, 3)
     if scales is not None and scales.size:

@@ -100,4 +100,4 @@ def _in_bands(node: ir.Node, axis: int, bands: list[Band]) -> Replacement:
     return Replacement([parts[0] if len(parts) == 1 else n("Concat", *parts, axis=axis)], n.made)
 
 
-REWRITES = (RewriteRule(without_padding, ("Conv",), nested=False, backends=("numba-cpu",)),)
+REWRITES = (RewriteRule(without_padding, ("Conv",), nested=False, backends=("numba-cpu",), by_extents=True),)

@@ -115,4 +115,6 @@ def _resized(n: Nodes, resize: ir.Node, image: ir.Value, shape: tuple[int, ...])
     return n("Resize", image, None, None, n.constant(target), **others(resize))
 
 
-REWRITES = (RewriteRule(mix_before_resize, ("Conv",), nested=False, backends=("numba-cpu",)),)
+REWRITES = (
+    RewriteRule(mix_before_resize, ("Conv",), nested=False, backends=("numba-cpu",), by_extents=True),
+)

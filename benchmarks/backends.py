@@ -37,14 +37,13 @@ from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
-from benchmarks.paired import in_turn, ratios
+from benchmarks.paired import SETTLING, in_turn, ratios
 from benchmarks.peers import ONNXRUNTIME, OPENVINO_F32
 from benchmarks.row import OURS, Request, attempt, peers_of, recorded_inputs
 
 CHOICE = "measured choice"
 COLUMNS = (OURS, ONNXRUNTIME, OPENVINO_F32, CHOICE)
 BACKENDS = ("numba-cpu", "onnxruntime", "openvino")
-SETTLING = 0.05  # seconds, after which threads of onnxruntime no longer look for work
 SLOWER = 1.03  # times the fastest single backend, that the choice may take
 
 

@@ -42,7 +42,7 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.latency import in_own_process
-from benchmarks.paired import in_turn, ratios
+from benchmarks.paired import SETTLING, in_turn, ratios
 from benchmarks.peers import ONNXRUNTIME, OPENVINO_F32, Peer
 from benchmarks.row import Request, peers_of, recorded_inputs
 from benchmarks.tables import counted, geometric_mean
@@ -160,7 +160,7 @@ def timed(
         request.seconds,
         time.process_time if one else time.perf_counter,
         before=partial(keep_to, cores[:1]),
-        settling=0.0 if one else 3e-3,
+        settling=0.0 if one else SETTLING,
     )
     milliseconds = np.quantile(samples, QUANTILE, axis=0) * 1e3
     against = ratios(samples, 0)[1:]

@@ -52,6 +52,9 @@ class RewriteRule:
     domain: str = ""
     nested: bool = True  # whether it may look at nodes of nested graphs too
     backends: tuple[str, ...] = ()
+    by_extents: bool = (
+        False  # whether extents decide if it applies; regions of shapes have one graph, without it
+    )
 
     @property
     def name(self) -> str:

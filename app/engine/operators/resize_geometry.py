@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
@@ -102,6 +103,16 @@ def taps_along(node: ir.Node, axis: ResizedAxis) -> tuple[Indices, Floats]:
         exclude_outside=bool(graph.attribute(node, "exclude_outside", 0)),
         antialias=bool(graph.attribute(node, "antialias", 0)),
     )
+
+
+def keeps_constants(node: ir.Node) -> bool:
+    """True if an image of one number is resized to an image of that number."""
+    if transformation(node) not in COORDINATES or transformation(node) == "tf_crop_and_resize":
+        return False
+    if _mode(node) == "nearest":
+        return True
+    sums = (taps_along(node, axis)[1].sum(axis=1) for axis in resized_axes(node))
+    return all(np.allclose(total, 1.0, rtol=0, atol=1e-6) for total in sums)
 
 
 def taps_rejection(group: Group, _context: PlanningContext) -> str | None:

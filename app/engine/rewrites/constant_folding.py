@@ -23,6 +23,9 @@ from app.engine.core.rewriter import (
     value_like,
 )
 from app.engine.model.shape_inference import tensor_rules
+from app.engine.operators.interpolation import COORDINATES
+from app.engine.operators.operands import fixed_inputs
+from app.engine.operators.resize_geometry import resized_axes, transformation
 from app.engine.types.errors import KernelError
 
 NONDETERMINISTIC = frozenset(
@@ -80,6 +83,7 @@ def rows(budget: Budget) -> tuple[RewriteRule, ...]:
         RewriteRule(drop_slice, ("Slice",)),
         RewriteRule(drop_pad, ("Pad",)),
         RewriteRule(drop_tile, ("Tile",)),
+        RewriteRule(drop_resize, ("Resize",)),
         RewriteRule(drop_single, ("Concat", "Sum", "Max", "Min", "Mean")),
         RewriteRule(drop_split, ("Split",)),
         RewriteRule(drop_empty_operands, ("Concat",)),
@@ -323,6 +327,15 @@ def drop_tile(node: ir.Node) -> Replacement | None:
     """Tile(x, (1, 1, ...)) = x."""
     repeats = graph.constant(graph.input_at(node, 1))
     return same(node) if repeats is not None and bool(np.all(repeats == 1)) else None
+
+
+def drop_resize(node: ir.Node) -> Replacement | None:
+    """A resize to the size that the image has; frameworks export one where a size is computed."""
+    if not _unchanged(node) or fixed_inputs(node, (1, 2, 3)) or 0 in graph.static_shape(node.outputs[0]):
+        return None
+    if transformation(node) not in COORDINATES or transformation(node) == "tf_crop_and_resize":
+        return None
+    return same(node) if all(axis.is_same for axis in resized_axes(node)) else None
 
 
 def drop_single(node: ir.Node) -> Replacement | None:

@@ -80,6 +80,22 @@ def where(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     return _quantized(n, node, y, 7)
 
 
+def gemm(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """A product and a bias on the scale of the sums; float32 where no scale of the result is given."""
+    b_scale, c, y_scale = (graph.input_at(node, i) for i in (4, 6, 7))
+    scales = None if b_scale is None else graph.shape(b_scale)
+    if scales is None:
+        return None
+    columns = {"axis": 0 if graph.attribute(node, "transB", 0) else 1} if scales else {}
+    b = n("DequantizeLinear", *(graph.input_at(node, i) for i in (3, 4, 5)), **columns)
+    if c is not None:
+        scale = n("Mul", graph.input_at(node, 1), b_scale)
+        scale = n("Mul", scale, n.constant(graph.attribute(node, "alpha", 1.0), np.float32))
+        c = n("DequantizeLinear", c, scale, **({"axis": -1} if scales else {}))
+    y = n("Gemm", _real(n, node, 0), b, c, **others(node))
+    return [y] if y_scale is None else _quantized(n, node, y, 7)
+
+
 def matmul_to_float(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     """A product of integers times both scales, plus a bias."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = (graph.input_at(node, i) for i in range(7))
@@ -159,6 +175,7 @@ BUILDS: tuple[tuple[str, Build, str], ...] = (
     *((op, partial(unary, core), MICROSOFT) for op, core in UNARY.items()),
     ("QLinearGlobalAveragePool", global_average_pool, MICROSOFT),
     ("QLinearConcat", concat, MICROSOFT),
+    ("QGemm", gemm, MICROSOFT),
     ("QLinearSoftmax", softmax, MICROSOFT),
     ("QLinearWhere", where, MICROSOFT),
     ("GatherBlockQuantized", gather_blocks, MICROSOFT),

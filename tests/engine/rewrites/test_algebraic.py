@@ -66,6 +66,9 @@ X = "(float[2,3,4,4] x) => (float[2,3,4,4] y)"
         "y = Pad(x, eight_zeros)",
         "y = Slice(x, first, last)",
         "y = Split<num_outputs = 1>(x)",
+        "y = Resize(x, , four_ones_float)",
+        'y = Resize<mode = "linear">(x, , , extents)',
+        'y = Resize<mode = "cubic", coordinate_transformation_mode = "align_corners">(x, , , extents)',
     ],
 )
 def test_what_does_nothing_goes(body: str, tmp_path: Path) -> None:
@@ -77,6 +80,8 @@ def test_what_does_nothing_goes(body: str, tmp_path: Path) -> None:
         "no": np.array(False),
         "shape": np.array([2, 3, 4, 4]),
         "four_ones": np.ones(4, np.int64),
+        "four_ones_float": np.ones(4, np.float32),
+        "extents": np.array([2, 3, 4, 4]),
         "eight_zeros": np.zeros(8, np.int64),
         "empty": np.zeros((2, 0, 4, 4), np.float32),
         "first": np.array([0]),

@@ -337,6 +337,29 @@ def test_products_of_integers_with_a_scale(bias: bool, tmp_path: Path) -> None:
     check(tmp_path, body, {"x": ("f", 3, 16), **rest})
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("attributes", "columns"), [("", 0), ("<transB = 1>", 5), ("<alpha = 0.5>", 5)])
+def test_a_quantized_gemm(attributes: str, columns: int, bias: bool, rounded: bool, tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "x": ("u", 3, 16), "XS": scale(0.0213), "XZ": zero("u", 100),
+        "W": ("s", 5, 16) if "transB" in attributes else ("s", 16, 5),
+        "WS": np.linspace(0.01, 0.05, columns).astype(np.float32) if columns else scale(0.03),
+        "WZ": np.zeros(columns, np.int8) if columns else zero("s", 3),
+    }  # fmt: skip
+    if bias:
+        given["B"] = np.arange(-2000, 3000, 1000).astype(np.int32)
+    names = [*given, *([] if bias else [""]), *(["YS", "YZ"] if rounded else [])]
+    operands = ", ".join(names).rstrip(", ")
+    if not rounded:
+        check(tmp_path, f"y = com.microsoft.QGemm{attributes}({operands})", given)
+        return
+    given |= {"YS": scale(0.2), "YZ": zero("u", 120)}
+    # Nothing but inference tells the type of q.
+    body = f"q = com.microsoft.QGemm{attributes}({operands})\n y = DequantizeLinear(q, YS, YZ)"
+    check(tmp_path, body, given, tolerance=1e-2)
+
+
 @pytest.mark.parametrize("mask", ["none", "lengths", "keys"])
 def test_quantized_attention(mask: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {

@@ -251,6 +251,7 @@ SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
     ("com.microsoft", "GroupQueryAttention", runtime_operators.group_query_attention),
     ("com.microsoft", "GroupNorm", like_first),
     ("com.microsoft", "NhwcConv", nhwc_conv),
+    ("com.microsoft", "QGemm", runtime_operators.infer),  # the library's tells the type of the scale
     ("com.microsoft", "SkipGroupNorm", like_first),
     ("", "Loop", loop),
     (*GRADIENT, gradients),

@@ -38,6 +38,9 @@ def region_of_model(
     if region is None:
         raise RegionError("the bindings have no symbol; a region takes shapes such as [1, 'N<=8']")
     options = dataclasses.replace(options, choose="first")
+    registry = dataclasses.replace(
+        registry, rewrites=tuple(rule for rule in registry.rewrites if not rule.by_extents)
+    )
 
     def canonical(point: Point) -> Compilation:
         at = dataclasses.replace(

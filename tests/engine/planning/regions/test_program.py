@@ -15,7 +15,7 @@ from app.engine.planning.regions.runner import RegionRunner
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import InputError, RegionError
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.planning.regions.networks import images, texts
+from tests.engine.planning.regions.networks import Network, images, texts
 from tests.fuzzing.regions import SHAPES, check, drawn, expected, network, planned, points_of
 
 
@@ -34,6 +34,15 @@ FAILED = {27: "a shape whose workspace makes it take more than the largest shape
 @pytest.mark.parametrize("seed", FAILED, ids=FAILED.get)
 def test_what_once_failed_stays_mended(seed: int, tmp_path: Path, compiler: Compiler) -> None:
     check(network(seed), tmp_path, seed, compiler)
+
+
+def test_rules_that_extents_decide_are_left_out(tmp_path: Path, compiler: Compiler) -> None:
+    """A dilated window is larger than the image at some shapes of the region, and not at others."""
+    rng = np.random.default_rng(3)
+    found = Network("float[1,64,h,w] x", {"x": [1, 64, "h:16..48%16", "w:16..48%16"]}, outputs=["v0"])
+    weights = found.weight(64, 64, 3, 3, rng=rng)
+    found.add(f"Conv<dilations = [24, 24], pads = [24, 24, 24, 24]>(x, {weights})")
+    check(found, tmp_path, 3, compiler)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -55,7 +55,7 @@ MODELS = (
     "bert_base",
     "gpt2_decode",
 )
-GIVEN, OTHERS = 8, 8  # samples of a search, and those that errors are told of
+GIVEN, OTHERS = 32, 16  # samples of a search, and those that errors are told of
 OWN = ("numba-cpu", "reference")
 FLOAT32, BUDGET = "stowplan f32", "stowplan budget"
 

@@ -32,7 +32,8 @@ SCREENED = 4  # samples held back that errors of choices are simulated on; the b
 LEAST_MISSED = 1.05  # factor by which errors are to be smaller after a program that was not within the budget
 SEARCHED = 2  # samples of the calibration that errors of single sites are measured on
 SHARE = 0.01  # of the time in float32, that products take at least for which a precision is tried
-HALVINGS = 14  # bounds that the front is made of, each half of the one before
+HALVINGS = 40  # bounds that are tried at most, each half of the one before
+BEYOND = 2  # of them, below the first that the budget allows: points of the front
 BISECTIONS = 6  # of the bound, around the budget
 FASTER = 0.99  # of the time of float32 in alternating runs, that a choice may take at most
 ROUNDS = 4  # choices that are planned and checked, each with seconds as the one before had them
@@ -293,8 +294,15 @@ class Search:
         ]
         total = math.fsum(n for n in noises if n < math.inf) or 1.0
         limit = MARGIN * self._budget.error / self._missed
-        bounds = [total * 0.5**k for k in range(HALVINGS)]
-        points = [self._within(bound, offered) for bound in bounds]
+        least = min((n for n in self._found.noise.values() if n > 0.0), default=total)
+        bounds = [total]
+        while bounds[-1] > least and len(bounds) < HALVINGS:
+            bounds.append(bounds[-1] / 2)
+        points: list[Point] = []
+        for bound in bounds:
+            points.append(self._within(bound, offered))
+            if sum(point.error <= limit for point in points) > BEYOND:
+                break
         fits = [point.error <= limit for point in points]
         if True in fits and not fits[0]:
             high, low = bounds[fits.index(True) - 1], bounds[fits.index(True)]

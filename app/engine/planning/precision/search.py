@@ -30,7 +30,10 @@ MARGIN = 0.9  # share of the budget that the error found may take: that on other
 GAIN = 0.96  # of a site's seconds in a more exact precision, above which one is not worth its rounding
 SCREENED = 4  # samples held back that errors of choices are simulated on; the best and its program see all
 LEAST_MISSED = 1.05  # factor by which errors are to be smaller after a program that was not within the budget
-SEARCHED = 2  # samples of the calibration that errors of single sites are measured on
+SEARCHED = (
+    2  # samples of the calibration, its last, that errors of single sites are measured on: weights fit the
+)
+# first ones, see `calibration.OBSERVED`
 SHARE = 0.01  # of the time in float32, that products take at least for which a precision is tried
 HALVINGS = 40  # bounds that are tried at most, each half of the one before
 BEYOND = 2  # of them, below the first that the budget allows: points of the front
@@ -171,7 +174,7 @@ class Search:
     def _parts(self) -> dict[str, tuple[Mapping[str, object], ...]]:
         held_back = self._samples.held_back
         return {
-            "search": self._samples.calibration[:SEARCHED],
+            "search": self._samples.calibration[-SEARCHED:],
             "screened": held_back[:SCREENED],
             "others": held_back[SCREENED:],
         }

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 ELEMENTS = 1 << 22  # of inputs that are kept of a site
 ROWS = 2048  # the same, at most
 LARGEST = 6144  # inputs of an output channel, beyond which the inverse takes minutes
-DAMPING = 0.01  # of the mean of the diagonal, added to it, more where there are fewer rows than inputs
+DAMPING = 0.01  # of the mean of the diagonal, added to it
 COLUMNS = 128  # rounded before the rest is updated at once
 
 
@@ -87,9 +87,7 @@ def shares(x: Array) -> Array:
     h = x.transpose(0, 2, 1) @ x / np.float32(x.shape[1])
     diagonal = np.einsum("gkk->gk", h)
     mean = diagonal.mean(-1, keepdims=True)
-    # Few rows have more in common than their distribution: weights that fit them fit no others.
-    damping = np.float32(DAMPING * max(1.0, x.shape[2] / x.shape[1]))
-    diagonal += np.where(mean > 0, damping * mean, np.float32(1.0))
+    diagonal += np.where(mean > 0, DAMPING * mean, 1.0)
     # The Cholesky factor of H in reversed order is, reversed again, an upper V: H = V V^T, U = V^-1.
     backwards = np.linalg.cholesky(h[:, ::-1, ::-1])
     found: Array = np.linalg.inv(backwards[:, ::-1, ::-1])

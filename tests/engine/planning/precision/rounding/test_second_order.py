@@ -135,15 +135,3 @@ def test_no_inputs_are_kept_where_places_follow_from_shapes(tmp_path: Path) -> N
     weights = {"w": np.ones((3, 2, 3, 3), np.float32)}
     model = ir.load(saved(f"{models.HEAD} {text}", tmp_path, weights))
     assert [second_order.kept_rows(s) for s in sites(model)] == [0]
-
-
-def test_few_inputs_do_not_spoil_the_products_of_others() -> None:
-    array = RANDOM.standard_normal((512, 10)).astype(np.float32)
-    site = Site("n", "MatMul", "x", "w", array, 1, False, Taps())
-    common = 1.0 + RANDOM.standard_normal(512)  # the same in all samples, as behind a pooling
-    x, others = ((common + 0.3 * RANDOM.standard_normal((rows, 512))).astype(np.float32) for rows in (7, 200))
-    for name in ("int8", "w4-block128"):
-        row = BY_NAME[name]
-        begun = rounded(site, row)
-        found = second_order.updated(site, row, begun, x[None], x[None])
-        assert lost(site, found, others) <= lost(site, begun, others)

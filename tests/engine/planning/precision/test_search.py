@@ -82,10 +82,17 @@ def precision_of(node: ir.Node) -> str:
     return "int8" if block is None else "w4-block32" if kind == ir.DataType.INT4 else "w8-block32"
 
 
-def searched(name: str, folder: Path, budget: float, **changes: Any) -> tuple[Found, Samples]:
+def searched(
+    name: str,
+    folder: Path,
+    budget: float,
+    held_back: Sequence[Mapping[str, object]] | None = None,
+    **changes: Any,
+) -> tuple[Found, Samples]:
     model = models.plain(name, folder)
     found = sites(model)
-    given = Samples(tuple(models.inputs(name, 3)), tuple(models.inputs(name, 3, seed=8)), "given", ())
+    held_back = models.inputs(name, 3, seed=8) if held_back is None else held_back
+    given = Samples(tuple(models.inputs(name, 3)), tuple(held_back), "given", ())
     pretended = replace(Pretended(folder, given.held_back, tuple(s.name for s in found)), **changes)
     simulation = Simulation(model, found, folder, 1)
     search = Search(model, found, given, Budget(budget, "max"), simulation, pretended.machine())
@@ -184,6 +191,19 @@ def test_the_same_search_finds_the_same(tmp_path: Path) -> None:
     assert first.front == second.front
     assert first.noise == second.noise
     assert (first.chosen is None) == (second.chosen is None)
+
+
+@pytest.mark.parametrize("name", models.TEXTS)
+def test_a_sample_that_errs_more_than_the_first_ones_is_seen_before_a_plan_is_made(
+    name: str, tmp_path: Path
+) -> None:
+    held_back = models.inputs(name, 9, seed=8)
+    held_back[7] = {"x": 4 * held_back[7]["x"]}  # beyond the levels of 8-bit activations
+    found, _ = searched(name, tmp_path, 0.02, held_back)
+    assert found.tried
+    for checked in found.tried:
+        assert checked.point.error <= MARGIN * 0.02
+        assert checked.error == pytest.approx(checked.point.error, rel=0.05)
 
 
 def test_a_precision_of_products_that_take_no_time_is_not_tried(tmp_path: Path) -> None:

@@ -47,11 +47,15 @@ MODELS = (
     "resnet50",
     "mobilenetv2",
     "efficientnet_b0",
+    "ppocrv4_det",
+    "ppocrv4_rec",
     "ultraface_rfb320",
+    "silero_vad_v6",
     "minilm_l6",
     "bert_base",
+    "gpt2_decode",
 )
-GIVEN, OTHERS = 8, 8  # samples of a search, and those that errors are told of
+GIVEN, OTHERS = 32, 16  # samples of a search, and those that errors are told of
 OWN = ("numba-cpu", "reference")
 FLOAT32, BUDGET = "stowplan f32", "stowplan budget"
 
@@ -105,9 +109,9 @@ def measured(name: str, path: Path, arguments: argparse.Namespace, scratch: Path
     bound = {k: np.asarray(v) for k, v in bindings.values.items()}
     runs: dict[str, Run | str] = {}
     with ExitStack() as stack:
-        for label, file in ((FLOAT32, plain), (BUDGET, found.path or plain)):
-            compilation = session.canonical(load(file), target, options, bindings, load_registry())
-            program = session.planned(session.measured(compilation, options, compiler), options)
+        for label, file, own in ((FLOAT32, plain, options), (BUDGET, found.path or plain, found.options)):
+            compilation = session.canonical(load(file), target, own, bindings, load_registry())
+            program = session.planned(session.measured(compilation, own, compiler), own)
             runs[label] = stack.enter_context(closing(session.bound(program, compiler))).run
         runs |= peers(plain, found.path, given, scratch, arguments.threads)
         with pinned(arguments.threads):

@@ -279,7 +279,7 @@ def _budgeted(job: _Job) -> _Job:
     _write(job.folder / "precision.json", found.report)
     if found.path is None:
         return dataclasses.replace(job, budgeted=found)
-    return dataclasses.replace(job, budgeted=found, path=found.path, external={})
+    return dataclasses.replace(job, budgeted=found, path=found.path, options=found.options, external={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """A job's model with each product in the precision that an error budget allows, before it is planned."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.core.pipeline import Progress
+from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
@@ -40,11 +41,13 @@ class Budgeted:
 
     Attributes:
         path: of the quantized model; None where float32 is kept.
+        options: those of the job, with the nodes that stay float32 where others may be bfloat16.
         sample: inputs that no level was chosen on.
         report: the document precision.json.
     """
 
     path: Path | None
+    options: Options
     sample: Sample
     report: Json
 
@@ -85,9 +88,13 @@ def budgeted(
     budget = Budget(options.error_budget or 0.0, options.error_metric)
     found = Found(products)
     if products:
-        with tempfile.TemporaryDirectory() as scratch:
-            planner = _Planner(target, options, bindings, Path(scratch), products, given, compiler)
-            simulation = Simulation(model, products, Path(scratch), options.threads)
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            bench = None
+            if compiler is not None:
+                bench = stack.enter_context(closing(seconds.Bench(compiler, given.held_back[0])))
+            planner = Planner(target, options, bindings, scratch, products, given, compiler, bench)
+            simulation = Simulation(model, products, scratch, options.threads)
             machine = _machine(planner, progress)
             found = Search(model, products, given, budget, simulation, machine).run()
     written = None
@@ -96,10 +103,11 @@ def budgeted(
         export(found.chosen.model, written)
     measured = compiler is not None and options.timings != "predicted"
     report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
-    return Budgeted(written, given.held_back[0], report)
+    planned = options if found.chosen is None else found.chosen.program.compilation.options
+    return Budgeted(written, planned, given.held_back[0], report)
 
 
-def _machine(planner: "_Planner", progress: Progress) -> Machine:
+def _machine(planner: "Planner", progress: Progress) -> Machine:
     return Machine(
         offered(planner.target),
         saturates(planner.target),
@@ -111,8 +119,19 @@ def _machine(planner: "_Planner", progress: Progress) -> Machine:
     )
 
 
+def _exact(compilation: Compilation, halves: Collection[str]) -> dict[str, str]:
+    """Nodes that some implementation computes in bfloat16 and that are to stay float32: why, by name."""
+    rows = compilation.registry.implementations.items()
+    short = {op for op, own in rows if any(row.precision != "f32" for row in own)}
+    return {
+        node.name: "float32 by the choice under the error budget"
+        for node in compilation.model.graph.all_nodes()
+        if node.name and node.op_type in short and not seconds.origin(node.name, halves)
+    }
+
+
 @dataclass(frozen=True, slots=True)
-class _Planner:
+class Planner:
     """Plans and runs models of a search; each goes through a file, as a model of a job does."""
 
     target: Target
@@ -122,42 +141,42 @@ class _Planner:
     products: tuple[sites.Site, ...]
     given: Samples
     compiler: Compiler | None
+    bench: seconds.Bench | None
 
     @property
     def measures(self) -> bool:
         """True if seconds are measured."""
         return self.compiler is not None and self.options.timings != "predicted"
 
-    def plan(self, model: ir.Model) -> Program:
-        """The program of a model."""
+    def plan(self, model: ir.Model, halves: Collection[str]) -> Program:
+        """The program of a model whose sites `halves` may be computed in bfloat16."""
         path = self.scratch / "planned.onnx"
         export(model, path)
         compilation = session.canonical(load(path), self.target, self.options, self.bindings, load_registry())
+        options = self.options
+        if halves:
+            options = replace(options, precision="bf16", exact=_exact(compilation, set(halves)))
         if self.compiler is not None and self.measures:
-            compilation = session.measured(compilation, self.options, self.compiler)
-        return session.planned(compilation, self.options)
+            compilation = session.measured(compilation, options, self.compiler)
+        return session.planned(compilation, options)
 
     def seconds(self, programs: Sequence[Program]) -> list[Mapping[str, float]]:
         """Seconds by site of programs that take turns, as measured, or predicted."""
         spent = [[step.choice.seconds for step in program.steps] for program in programs]
-        if self.compiler is not None and self.measures:
-            spent = seconds.step_seconds(programs, self.compiler, self.given.held_back[0])
+        if self.bench is not None and self.measures:
+            spent = seconds.step_seconds(programs, self.bench.bind)
         return [seconds.by_site(p, own, self.products) for p, own in zip(programs, spent, strict=True)]
 
     def outputs(self, program: Program) -> Sequence[Mapping[str, object]] | None:
         """Outputs on the samples held back."""
-        if self.compiler is None:
+        if self.bench is None:
             return None
-        free = {v.name for v in program.compilation.graph.inputs}
-        with closing(session.bound(program, self.compiler)) as executor:
-            return [
-                executor.run({k: v for k, v in sample.items() if k in free})
-                for sample in self.given.held_back
-            ]
+        executor = self.bench.bind(program)
+        return [executor.run(seconds.accepted(program, sample)) for sample in self.given.held_back]
 
     def race(self, program: Program, float32: Program) -> tuple[list[float], list[float]] | None:
         """Seconds of both in turns."""
-        if self.compiler is None or not self.measures:
+        if self.bench is None or not self.measures:
             return None
-        own, other = seconds.raced([program, float32], self.compiler, self.given.held_back[0])
+        own, other = seconds.raced([program, float32], self.bench.bind)
         return own, other

@@ -4,15 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from app.engine.types.options import Options
+from app.engine.types.precision import resolve
 from app.engine.types.saturation import VNNI
 from app.engine.types.target import Target
 
-# How the first operand is rounded: not, by a scale from calibration, or by that of each run's own range.
-Activation: TypeAlias = Literal["float32", "static", "dynamic"]
+# How the first operand is rounded: not, to bfloat16, by a scale from calibration, or by a run's own range.
+Activation: TypeAlias = Literal["float32", "bf16", "static", "dynamic"]
 
 MATMULS = ("MatMul", "Gemm")
 PRODUCTS = ("Conv", *MATMULS)
 FLOAT32 = "f32"
+HALF_BITS = 16
 NARROW_BITS = 7  # of weights whose pairs of products with uint8 fit int16: 2 x 255 x 63 < 2^15
 
 
@@ -22,9 +25,9 @@ class Candidate:
 
     Attributes:
         name: in the report.
-        bits: of weights, which are signed; one zero point, 0.
+        bits: of weights, which are signed integers with one zero point, 0; bfloat16 where there are 16.
         block: steps of the reduction that share a scale; 0: one scale for each output channel.
-        activation: how the first operand is rounded, to uint8.
+        activation: how the first operand is rounded; by a scale, to uint8.
         beside: whether other readers of a rounded activation read it in float32 still.
         ops: the operators that it applies to.
     """
@@ -37,18 +40,31 @@ class Candidate:
     ops: tuple[str, ...]
 
     @property
+    def half(self) -> bool:
+        """True if operands are bfloat16: a choice of kernels, which the graph does not tell."""
+        return self.bits == HALF_BITS
+
+    @property
+    def for_all(self) -> bool:
+        """True if other readers of the activation read it rounded too."""
+        return self.activation == "static" and not self.beside
+
+    @property
     def largest(self) -> int:
         """Largest magnitude of a weight."""
         return int(2 ** (self.bits - 1)) - 1
 
     def weight_bytes(self, elements: int, channels: int) -> int:
         """Bytes of weights and scales of a product with so many weights for so many output channels."""
+        if self.half:
+            return 2 * elements
         scales = -(-elements // self.block) if self.block else channels
         return elements * (4 if self.bits < NARROW_BITS else 8) // 8 + 4 * scales
 
 
 # Those that round an activation alike: the more exact first. One that saves no time over it is not offered.
 CANDIDATES: tuple[Candidate, ...] = (
+    Candidate("bf16", HALF_BITS, 0, "bf16", True, PRODUCTS),
     Candidate("int8-beside-f32", 8, 0, "static", True, PRODUCTS),
     Candidate("int8", 8, 0, "static", False, PRODUCTS),
     Candidate("int8-7bit-weights", NARROW_BITS, 0, "static", False, PRODUCTS),
@@ -67,5 +83,10 @@ def saturates(target: Target) -> bool:
 
 
 def offered(target: Target) -> tuple[Candidate, ...]:
-    """Candidates for a target: weights of 7 bits help only where pairs of products are added in 16 bits."""
-    return tuple(row for row in CANDIDATES if row.bits != NARROW_BITS or saturates(target))
+    """Candidates for a target.
+
+    Weights of 7 bits help only where pairs of products are added in 16 bits; bfloat16 needs kernels.
+    """
+    halves = resolve(Options(precision="bf16"), target).used == "bf16"
+    applies = {HALF_BITS: halves, NARROW_BITS: saturates(target)}
+    return tuple(row for row in CANDIDATES if applies.get(row.bits, True))

@@ -16,14 +16,15 @@ from app.engine.core import graph
 from app.engine.core.rewriter import constant, sole_reader
 from app.engine.model import naming
 from app.engine.planning.precision.candidates import BY_NAME, Candidate
-from app.engine.planning.precision.ranges import Levels
+from app.engine.planning.precision.rounding.ranges import Levels
+from app.engine.planning.precision.rounding.weights import Rounded
 from app.engine.planning.precision.sites import Site
-from app.engine.planning.precision.weights import Rounded
 
 Array = np.ndarray[Any, Any]
 
 # What quantization commutes with exactly: it only moves elements, or picks the largest.
 MOVES = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "MaxPool", "Concat")
+BIAS_LIMIT = 2.0**30  # of integers of a bias, which are added to sums in 32 bits
 ZERO = 128  # zero point of weights that are written unsigned
 Assignment: TypeAlias = Mapping[str, str]  # names of candidates by site; a site that is absent is float32
 
@@ -47,12 +48,16 @@ class Quantities:
 def quantized(
     plain: ir.Model, sites: tuple[Site, ...], assignment: Assignment, given: Quantities
 ) -> ir.Model:
-    """A copy of a model with its sites in the assigned precisions; the model stays as it is."""
+    """A copy of a model with its sites in the assigned precisions; the model stays as it is.
+
+    Sites in bfloat16 stay float32: kernels round their operands.
+    """
     model = graph.copied(plain)
     made = _Made(model.graph, given.unsigned)
     nodes = {node.name: node for node in model.graph}
-    chosen = [(site, BY_NAME[assignment[site.name]]) for site in sites if site.name in assignment]
-    shared = {s.activation for s, row in chosen if row.activation == "static" and not row.beside}
+    assigned = [(site, BY_NAME[assignment[site.name]]) for site in sites if site.name in assignment]
+    chosen = [(site, row) for site, row in assigned if not row.half]
+    shared = {s.activation for s, row in chosen if row.for_all}
     for site, row in chosen:
         node = nodes[site.name]
         rounded = given.weights[site.name, row.name]
@@ -62,6 +67,8 @@ def quantized(
         node.replace_input_with(1, made.weights(node, site, row, rounded))
         if rounded.shift is not None:
             _shift(made, node, site, rounded.shift)
+        if row.activation == "static":
+            _integer_bias(made, node, site, rounded, given.levels[site.activation])
         if row.activation == "static" and site.activation not in shared:
             x = graph.operand(node, 0)
             node.replace_input_with(0, made.dequantized(x, given.levels[site.activation], node))
@@ -111,6 +118,28 @@ def _shift(made: "_Made", node: ir.Node, site: Site, shift: Array) -> None:
     (moved,) = made("Add", [y, addend], site.name)
     moved.shape, moved.type = y.shape, y.type
     made.take_over(y, moved, readers)
+
+
+def _integer_bias(made: "_Made", node: ir.Node, site: Site, rounded: Rounded, levels: Levels) -> None:
+    """Write a constant bias as 32-bit integers of the sums' scales: runtimes fuse a product with no other.
+
+    One that these scales do not hold stays as it is; those of a channel without weights say nothing.
+    """
+    bias = graph.constant(graph.input_at(node, 2))
+    scales = np.float32(levels.scale) * rounded.scales
+    if bias is None or bias.shape != scales.shape:
+        return
+    integers = np.rint(bias.astype(np.float64) / scales)
+    weightless = ~np.moveaxis(rounded.integers, site.axis, 0).reshape(site.channels, -1).any(1)
+    if np.abs(integers).max(initial=0.0) > BIAS_LIMIT or bias[weightless].any():
+        return
+    inputs: list[ir.Value | None] = [
+        made.constant(integers.astype(np.int32), f"{site.name}.bias.integers"),
+        made.constant(scales, f"{site.name}.bias.scales"),
+    ]
+    (real,) = made("DequantizeLinear", inputs, f"{site.name}.bias.dq", [ir.AttrInt64("axis", 0)], before=node)
+    real.shape, real.type = ir.Shape(bias.shape), ir.TensorType(ir.DataType.FLOAT)
+    node.replace_input_with(2, real)
 
 
 def shift_shape(site: Site) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from app.engine.types.options import Bindings
 Array = np.ndarray[Any, Any]
 Sample = Mapping[str, object]
 
-DRAWN = 8  # samples where none are given
+DRAWN = 32  # samples where none are given
 MOST = 64  # samples that are used of those given; the others are left out, and the report says so
 POINTER = "/samples"
 

@@ -1,8 +1,8 @@
 """Seconds of sites in a program, measured step by step; those of conversions count with a site."""
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
 
 from app.engine.core.program import Program, Step
 from app.engine.planning import session
@@ -12,14 +12,45 @@ from app.kernels.cpu.runtime.compiler import Compiler
 RUNS = 15  # of a program, of which each step counts by its least
 ROUNDS = 31  # runs of each of two programs, taking turns
 
+Bind: TypeAlias = Callable[[Program], session.Running]
 
-def step_seconds(
-    programs: Sequence[Program], compiler: Compiler, inputs: Mapping[str, object]
-) -> list[list[float]]:
+
+class Bench:
+    """Programs in memory, fed with inputs and run once. The first stays, others leave for the next one."""
+
+    def __init__(self, compiler: Compiler, inputs: Mapping[str, object]) -> None:
+        self._compiler, self._inputs = compiler, inputs
+        self._bound: list[session.Running] = []
+
+    def bind(self, program: Program) -> session.Running:
+        """The program in memory."""
+        for executor in self._bound:
+            if executor.program is program:
+                return executor
+        while len(self._bound) > 1:
+            self._bound.pop().close()
+        executor = session.bound(program, self._compiler)
+        self._bound.append(executor)
+        executor.feed(accepted(program, self._inputs))
+        executor.infer()
+        return executor
+
+    def close(self) -> None:
+        """Give the memory back."""
+        while self._bound:
+            self._bound.pop().close()
+
+
+def accepted(program: Program, inputs: Mapping[str, object]) -> dict[str, object]:
+    """Inputs that a program has."""
+    free = {v.name for v in program.compilation.graph.inputs}
+    return {k: v for k, v in inputs.items() if k in free}
+
+
+def step_seconds(programs: Sequence[Program], bind: Bind) -> list[list[float]]:
     """Least seconds of the steps of each program, which take turns on this machine."""
-    with ExitStack() as stack:
-        executors = _bound(programs, compiler, inputs, stack)
-        runs = [[executor.step_seconds() for executor in executors] for _ in range(RUNS)]
+    executors = [bind(program) for program in programs]
+    runs = [[executor.step_seconds() for executor in executors] for _ in range(RUNS)]
     return [[min(column) for column in zip(*own, strict=True)] for own in zip(*runs, strict=True)]
 
 
@@ -55,36 +86,24 @@ def by_site(program: Program, seconds: Sequence[float], sites: Sequence[Site]) -
 
 def _sites_of(step: Step, names: set[str]) -> tuple[str, ...]:
     """Sites that a step computes: nodes that replace another have its name, or that and a number."""
-    found: dict[str, None] = {}
-    for node in step.group.nodes:
-        name = node.name or ""
-        while name not in names and "." in name and name.rpartition(".")[2].isdigit():
-            name = name.rpartition(".")[0]
-        if name in names:
-            found[name] = None
-    return tuple(found)
+    owners = (origin(node.name or "", names) for node in step.group.nodes)
+    return tuple(dict.fromkeys(owner for owner in owners if owner))
 
 
-def raced(programs: Sequence[Program], compiler: Compiler, inputs: Mapping[str, object]) -> list[list[float]]:
+def origin(name: str, names: Collection[str]) -> str:
+    """The one of `names` that a node has, or that a node had which it replaces; empty without one."""
+    while name not in names and "." in name and name.rpartition(".")[2].isdigit():
+        name = name.rpartition(".")[0]
+    return name if name in names else ""
+
+
+def raced(programs: Sequence[Program], bind: Bind) -> list[list[float]]:
     """Seconds of ROUNDS runs of each program, taking turns."""
     found: list[list[float]] = [[] for _ in programs]
-    with ExitStack() as stack:
-        executors = _bound(programs, compiler, inputs, stack)
-        for _ in range(ROUNDS):
-            for executor, taken in zip(executors, found, strict=True):
-                started = time.perf_counter()
-                executor.infer()
-                taken.append(time.perf_counter() - started)
+    executors = [bind(program) for program in programs]
+    for _ in range(ROUNDS):
+        for executor, taken in zip(executors, found, strict=True):
+            started = time.perf_counter()
+            executor.infer()
+            taken.append(time.perf_counter() - started)
     return found
-
-
-def _bound(
-    programs: Sequence[Program], compiler: Compiler, inputs: Mapping[str, object], stack: ExitStack
-) -> list[session.Running]:
-    """Programs in memory, fed and run once; the stack closes them."""
-    executors = [stack.enter_context(closing(session.bound(p, compiler))) for p in programs]
-    for program, executor in zip(programs, executors, strict=True):
-        free = {v.name for v in program.compilation.graph.inputs}
-        executor.feed({k: v for k, v in inputs.items() if k in free})
-        executor.infer()
-    return executors

@@ -8,18 +8,20 @@ steps of 8 bits where that decides a tie. onnxruntime runs without optimizations
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.planning.precision.candidates import BY_NAME
+from app.engine.planning.precision.candidates import BY_NAME, Candidate
 from app.engine.planning.precision.qdq import Assignment, Quantities, shift_shape
-from app.engine.planning.precision.ranges import Levels
+from app.engine.planning.precision.rounding.ranges import Levels
+from app.engine.planning.precision.rounding.weights import Rounded, restored
 from app.engine.planning.precision.sites import Site, activations
-from app.engine.planning.precision.weights import restored
 from app.engine.report.onnx import export
 from app.engine.runtime import oracle
 from app.engine.types.errors import GraphError
@@ -44,29 +46,31 @@ class Simulation:
         path = folder / "switched.onnx"
         export(_switched(plain, self._sites), path)
         self._run = self._session(path)
-        self.outputs = tuple(v.name or "" for v in plain.graph.outputs)
-        self.runs = 0
+        self._restored: dict[str, tuple[Rounded, Array]] = {}  # weights that a site had last, not in float32
 
-    def observe(self, samples: Sequence[Sample], visit: Visit) -> None:
-        """Compute samples in float32; `visit` is called with name and array of each activation of sites."""
+    def observe(self, samples: Sequence[Sample], visit: Visit, names: Sequence[str]) -> None:
+        """Compute samples in float32; `visit` is called with name and array of each of these activations."""
+        for sample in samples:
+            made = {**sample, **self._activations(sample)}
+            for name in names:
+                visit(name, np.asarray(made[name]))
+
+    @cached_property
+    def _activations(self) -> oracle.Run:
+        """The model in float32, with all activations of sites among its outputs."""
         model = graph.copied(self._plain)
         values = {v.name: v for v in graph.values(model.graph)}
-        names = activations(self._sites)
-        for name in names:
+        for name in activations(self._sites):
             if not values[name].is_graph_output() and not values[name].is_graph_input():
                 model.graph.outputs.append(values[name])
         path = self._folder / "observed.onnx"
         export(model, path)
         run = self._session(path)
-        for sample in samples:
-            made = {**sample, **run(sample)}
-            for name in names:
-                visit(name, np.asarray(made[name]))
         path.unlink()
+        return run
 
     def outputs_of(self, sample: Sample, assignment: Assignment, given: Quantities) -> dict[str, object]:
         """The outputs on a sample, sites computed as assigned."""
-        self.runs += 1
         return self._run({**sample, **self._switches(assignment, given)})
 
     def _switches(self, assignment: Assignment, given: Quantities) -> dict[str, object]:
@@ -75,15 +79,16 @@ class Simulation:
         for site in self._sites:
             name = assignment.get(site.name)
             row = None if name is None else BY_NAME[name]
-            array = site.array if row is None else restored(site, given.weights[site.name, row.name])
+            array = site.array if row is None else self._weights(site, given, row)
             fed[_weight(site)] = np.ascontiguousarray(array)
             kind = "float32" if row is None else row.activation
-            shift = None if row is None else given.weights[site.name, row.name].shift
+            shift = None if row is None or row.half else given.weights[site.name, row.name].shift
             shift = np.zeros(site.channels, np.float32) if shift is None else shift
             fed[f"{site.name}#shift"] = np.ascontiguousarray(shift.reshape(shift_shape(site)))
             fed[_own(site)] = np.array(kind != "float32")
             fed[_drawn(site)] = np.array(kind == "dynamic")
-            if row is not None and row.activation == "static" and not row.beside:
+            fed[_half(site)] = np.array(kind == "bf16")
+            if row is not None and row.for_all:
                 shared.add(site.activation)
         for name in activations(self._sites):
             levels = given.levels.get(name, OFF)
@@ -91,6 +96,15 @@ class Simulation:
             fed[f"{name}#scale"] = np.array(levels.scale, np.float32)
             fed[f"{name}#zero"] = np.array(levels.zero, np.uint8)
         return fed
+
+    def _weights(self, site: Site, given: Quantities, row: Candidate) -> Array:
+        if row.half:
+            return site.array.astype(ml_dtypes.bfloat16).astype(np.float32)
+        rounded = given.weights[site.name, row.name]
+        last = self._restored.get(site.name)
+        if last is None or last[0] is not rounded:
+            last = self._restored[site.name] = rounded, restored(site, rounded)
+        return last[1]
 
     def _session(self, path: Path) -> oracle.Run:
         try:
@@ -114,6 +128,10 @@ def _own(site: Site) -> str:
 
 def _drawn(site: Site) -> str:
     return f"{site.name}#dynamic"
+
+
+def _half(site: Site) -> str:
+    return f"{site.name}#half"
 
 
 def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
@@ -154,9 +172,11 @@ def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
         node.replace_input_with(1, fed(_weight(site), graph.operand(node, 1), ir.DataType.FLOAT))
         drawn = fed(_drawn(site), None, ir.DataType.BOOL)
         dynamic, static = _dynamic(x), _static(x, levels[site.activation])
-        own = ir.Node("", "If", [drawn], [_branch("then", dynamic), _branch("else", static)])
-        own.outputs[0].name = f"{site.name}#rounded"
-        own.outputs[0].shape, own.outputs[0].type = x.shape, x.type
+        integer = ir.Node("", "If", [drawn], [_branch("then", dynamic), _branch("else", static)])
+        _typed(integer, x, f"{site.name}#integer")
+        half = fed(_half(site), None, ir.DataType.BOOL)
+        own = ir.Node("", "If", [half], [_branch("then", _bfloat(x)), _branch("else", [integer])])
+        _typed(own, x, f"{site.name}#rounded")
         switch = _switch(x, fed(_own(site), None, ir.DataType.BOOL), [own], f"{site.name}#")
         main.insert_before(node, switch)
         node.replace_input_with(0, switch.outputs[0])
@@ -208,6 +228,18 @@ def _dynamic(x: ir.Value) -> list[ir.Node]:
     quantize = ir.Node("", "DynamicQuantizeLinear", [x], num_outputs=3)
     real = ir.Node("", "DequantizeLinear", list(quantize.outputs))
     return _named(x, [quantize, real])
+
+
+def _bfloat(x: ir.Value) -> list[ir.Node]:
+    short = ir.Node("", "Cast", [x], [ir.AttrInt64("to", int(ir.DataType.BFLOAT16))])
+    real = ir.Node("", "Cast", [short.outputs[0]], [ir.AttrInt64("to", int(ir.DataType.FLOAT))])
+    return _named(x, [short, real])
+
+
+def _typed(node: ir.Node, like: ir.Value, name: str) -> None:
+    """Name the output of a node, which has the shape and type of another value."""
+    (value,) = node.outputs
+    value.name, value.shape, value.type = name, like.shape, like.type
 
 
 def _named(x: ir.Value, nodes: list[ir.Node]) -> list[ir.Node]:

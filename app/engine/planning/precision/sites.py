@@ -53,6 +53,11 @@ class Site:
         return int(self.array.shape[self.axis])
 
     @property
+    def groups(self) -> int:
+        """Groups of channels of a convolution."""
+        return self.taps.groups if self.taps else 1
+
+    @property
     def reduction(self) -> int:
         """Number of inputs of an output channel."""
         return self.array.size // self.channels

@@ -119,6 +119,8 @@ def _node(site: Site, found: Found, budget: Budget) -> Json:
 
 
 def _rounding(site: Site, chosen: str, found: Found) -> str:
+    if BY_NAME[chosen].half:
+        return "nearest"
     return "second order" if (site.name, chosen) in found.in_turn else "least squares"
 
 
@@ -128,7 +130,9 @@ def _option(site: Site, name: str, found: Found) -> Json:
     error = found.alone.get((site.name, name))
     rejection = site.rejection(BY_NAME[name])
     if rejection is None and spent and name not in spent:
-        rejection = f"{name} gains nothing on this target, which multiplies 8 bits exactly"
+        exact = f"{name} gains nothing on this target, which multiplies 8 bits exactly"
+        none = "no kernel for this target multiplies bfloat16"
+        rejection = found.untimed.get(name, none if BY_NAME[name].half else exact)
     if rejection is None and error is None and name in spent:
         than = "float32" if spent[name] >= GAIN * spent[FLOAT32] else "a more exact precision"
         rejection = (

@@ -1,5 +1,6 @@
 """Quantized models and the simulation of them: two computations of the same, in onnxruntime and by formulas."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from app.engine.core import graph
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.planning.precision import ranges
+from app.engine.planning.precision import seconds
+from app.engine.planning.precision.budgeted import Planner
 from app.engine.planning.precision.candidates import BY_NAME, CANDIDATES, offered, saturates
 from app.engine.planning.precision.qdq import Quantities, quantized
+from app.engine.planning.precision.rounding import ranges
+from app.engine.planning.precision.rounding.weights import rounded
+from app.engine.planning.precision.samples import Samples
 from app.engine.planning.precision.simulation import Simulation
 from app.engine.planning.precision.sites import rejected, sites
-from app.engine.planning.precision.weights import rounded
 from app.engine.report.onnx import export
 from app.engine.runtime.oracle import runtime
 from app.engine.types.options import Bindings, Options
@@ -34,7 +38,7 @@ def prepared(name: str, folder: Path):
     found = sites(model)
     simulation = Simulation(model, found, folder, 1)
     seen = {site.activation: ranges.Observed() for site in found}
-    simulation.observe(models.inputs(name, 3), lambda name, x: seen[name].add(x))
+    simulation.observe(models.inputs(name, 3), lambda name, x: seen[name].add(x), tuple(seen))
     levels = {k: ranges.min_max(v) for k, v in seen.items()}
     random = np.random.default_rng(2)
     weights = {
@@ -43,7 +47,7 @@ def prepared(name: str, folder: Path):
         )
         for s in found
         for r in CANDIDATES
-        if s.rejection(r) is None
+        if s.rejection(r) is None and not r.half
     }
     return model, found, simulation, Quantities(levels, weights)
 
@@ -55,7 +59,9 @@ def prepared(name: str, folder: Path):
         (name, row.name)
         for name in models.TEXTS
         for row in CANDIDATES
-        if "Gemm" in row.ops and (name == "mlp" or row.block < 64)  # the head of the other has 32 inputs
+        if not row.half
+        and "Gemm" in row.ops
+        and (name == "mlp" or row.block < 64)  # the head of the other has 32 inputs
     ],
 )
 def test_the_quantized_model_computes_what_was_simulated(
@@ -103,6 +109,66 @@ def test_unsigned_weights_are_the_same_numbers_here(
 def test_weights_of_7_bits_and_unsigned_ones_are_for_x86_without_vnni(target: str, expected: bool) -> None:
     assert saturates(find(target)) is expected
     assert ("int8-7bit-weights" in {row.name for row in offered(find(target))}) is expected
+
+
+def test_biases_are_integers_of_the_sums_scales_so_that_other_runtimes_fuse_them(tmp_path: Path) -> None:
+    model, found, _, given = prepared("cnn", tmp_path)
+    made = quantized(model, found, {s.name: "int8" for s in found}, given)
+    nodes = {n.name: n for n in made.graph}
+    for site in found:
+        scales = given.weights[site.name, "int8"].scales * np.float32(given.levels[site.activation].scale)
+        bias = nodes[site.name].inputs[2].producer()  # type: ignore[union-attr]  # shifted
+        assert bias is not None
+        assert bias.op_type == "DequantizeLinear"
+        assert bias.inputs[0].dtype == ir.DataType.INT32  # type: ignore[union-attr]  # constant
+        np.testing.assert_array_equal(graph.constant(bias.inputs[1]), scales)
+
+
+def test_a_bias_that_its_scales_do_not_hold_stays_float32(tmp_path: Path) -> None:
+    model, found, _, given = prepared("cnn", tmp_path)
+    site = found[0]
+    integers, scales = (
+        np.array(a)
+        for a in (given.weights[site.name, "int8"].integers, given.weights[site.name, "int8"].scales)
+    )
+    integers[0], scales[0] = 0, 1.0  # a channel without weights
+    weights = {
+        **given.weights,
+        (site.name, "int8"): replace(given.weights[site.name, "int8"], integers=integers, scales=scales),
+    }
+    made = quantized(model, found, {site.name: "int8"}, replace(given, weights=weights))
+    (node,) = [n for n in made.graph if n.name == site.name]
+    assert graph.constant(node.inputs[2]) is not None
+
+
+def test_products_in_bfloat16_err_as_simulated_and_others_not_at_all(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    if "bf16" not in host().precisions:
+        pytest.skip("no processor that multiplies bfloat16")
+    given = Samples(tuple(models.inputs("mlp", 2)), tuple(models.inputs("mlp", 2, seed=9)), "given", ())
+    model, found, simulation, quantities = prepared("mlp", tmp_path)
+    with closing(seconds.Bench(compiler, given.held_back[0])) as bench:
+        planner = Planner(host(), OPTIONS, Bindings(), tmp_path, found, given, compiler, bench)
+        names = [s.name for s in found]
+        for halves in ([], [found[1].name], [s.name for s in found]):
+            program = planner.plan(model, halves)
+            used = {
+                n.name
+                for step in program.steps
+                for n in step.group.nodes
+                if step.choice.implementation.precision == "bf16"
+            }
+            assert {seconds.origin(name or "", names) for name in used} - {""} <= set(halves)
+            outputs = planner.outputs(program)
+            assert outputs is not None
+            for sample, own in zip(given.held_back, outputs, strict=True):
+                (y,), (exact,) = own.values(), simulation.outputs_of(sample, {}, quantities).values()
+                assignment = dict.fromkeys(halves, "bf16") if used else {}
+                (told,) = simulation.outputs_of(sample, assignment, quantities).values()
+                scale = np.abs(np.asarray(exact)).max()
+                assert np.abs(np.asarray(y) - np.asarray(told)).max() <= 2e-4 * scale
+                assert not used or np.abs(np.asarray(y) - np.asarray(exact)).max() > 1e-4 * scale
 
 
 def test_without_an_assignment_the_simulation_is_the_model(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.engine.planning.precision.ranges import RULES, Levels, Observed, levels_of, outlier
+from app.engine.planning.precision.rounding.ranges import RULES, Levels, Observed, levels_of, outlier
 
 
 def observed(*arrays):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from app.engine.planning.precision.candidates import Candidate
+from app.engine.planning.precision.rounding.weights import Rounded
 from app.engine.planning.precision.sites import Site, Taps
-from app.engine.planning.precision.weights import Rounded
 
 Array = np.ndarray[Any, Any]
 
@@ -26,10 +26,15 @@ COLUMNS = 128  # rounded before the rest is updated at once
 
 
 def kept_rows(site: Site) -> int:
-    """Rows of inputs worth keeping of a site; 0 where it is not rounded so."""
-    if site.taps is None or site.reduction > LARGEST:
+    """Rows of inputs worth keeping of a site; 0 where their places are not known."""
+    if site.taps is None:
         return 0
-    return min(ROWS, max(ELEMENTS // (site.reduction * site.taps.groups), 1))
+    return min(ROWS, max(ELEMENTS // (site.reduction * site.groups), 1))
+
+
+def lying(site: Site, array: Array) -> Array:
+    """Weights, or what has their shape, as [groups, channels, reduction]."""
+    return np.moveaxis(array, site.axis, 0).reshape(site.groups, site.channels // site.groups, -1)
 
 
 def inputs(site: Site, x: Array, rows: int, seed: int) -> Array:
@@ -55,28 +60,31 @@ def inputs(site: Site, x: Array, rows: int, seed: int) -> Array:
     return np.ascontiguousarray(found.transpose(1, 0, 2))
 
 
-def updated(site: Site, row: Candidate, begun: Rounded, x: Array, read: Array) -> Rounded:
+def updated(
+    site: Site, row: Candidate, begun: Rounded, x: Array, read: Array, upper: Array | None = None
+) -> Rounded:
     """Weights of the scales of `begun`, rounded one input after the other, and the shift of what that moves.
 
-    `x` are inputs in float32, [groups, rows, reduction]; `read` the same as the product reads them.
+    `x` are inputs in float32, [groups, rows, reduction]; `read` the same as the product reads them, `upper`
+    what `shares` makes of these.
     """
-    groups = site.taps.groups if site.taps else 1
-    lying = np.moveaxis(site.array, site.axis, 0).reshape(groups, site.channels // groups, -1)
+    upper = shares(read) if upper is None else upper
+    weights = lying(site, site.array)
     scales = begun.scales.T if row.block and site.axis == 1 else begun.scales
-    scales = scales.reshape(groups, site.channels // groups, -1)
-    scales = np.repeat(scales, row.block, axis=-1) if row.block else np.broadcast_to(scales, lying.shape)
-    integers = _in_turn(lying, scales, _upper(read), row.largest)
+    scales = scales.reshape(*weights.shape[:2], -1)
+    scales = np.repeat(scales, row.block, axis=-1) if row.block else np.broadcast_to(scales, weights.shape)
+    integers = _in_turn(weights, scales, upper, row.largest)
     products = np.einsum("gk,gck->gc", read.mean(1, dtype=np.float64), integers * scales)
-    exact = np.einsum("gk,gck->gc", x.mean(1, dtype=np.float64), lying)
+    exact = np.einsum("gk,gck->gc", x.mean(1, dtype=np.float64), weights)
     moved = np.moveaxis(site.array, site.axis, 0).shape
     standing = np.moveaxis(integers.reshape(moved), 0, site.axis)
     shift = (exact - products).reshape(-1).astype(np.float32)
     return Rounded(np.ascontiguousarray(standing, np.int8), begun.scales, shift)
 
 
-def _upper(x: Array) -> Array:
+def shares(x: Array) -> Array:
     """U of U^T U = (X^T X)^-1, damped: row k is how an error of weight k is shared among those after it."""
-    h = np.einsum("grk,grl->gkl", x, x, optimize=True) / x.shape[1]
+    h = x.transpose(0, 2, 1) @ x / np.float32(x.shape[1])
     diagonal = np.einsum("gkk->gk", h)
     mean = diagonal.mean(-1, keepdims=True)
     diagonal += np.where(mean > 0, DAMPING * mean, 1.0)

@@ -7,11 +7,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from app.engine.planning.precision import second_order
 from app.engine.planning.precision.candidates import BY_NAME, Candidate
-from app.engine.planning.precision.ranges import levels_of
+from app.engine.planning.precision.rounding import second_order
+from app.engine.planning.precision.rounding.ranges import levels_of
+from app.engine.planning.precision.rounding.weights import Rounded, restored, rounded
 from app.engine.planning.precision.sites import Site, Taps, sites
-from app.engine.planning.precision.weights import Rounded, restored, rounded
 from app.engine.runtime.oracle import runtime
 from tests.engine.canonical import Array, saved
 from tests.engine.planning.precision import models
@@ -130,11 +130,7 @@ def test_inputs_that_are_always_zero_do_no_harm() -> None:
     assert np.array_equal(second_order.updated(site, row, begun, x, x).integers, begun.integers)
 
 
-def test_what_is_too_large_is_left_to_rounding_one_by_one(tmp_path: Path) -> None:
-    large = Site(
-        "n", "MatMul", "x", "w", np.zeros((second_order.LARGEST + 1, 1), np.float32), 1, False, Taps()
-    )
-    assert second_order.kept_rows(large) == 0
+def test_no_inputs_are_kept_where_places_follow_from_shapes(tmp_path: Path) -> None:
     text = 'g (float[1,2,5,5] x) => (float[1,3,5,5] y) { y = Conv<auto_pad = "SAME_UPPER">(x, w) }'
     weights = {"w": np.ones((3, 2, 3, 3), np.float32)}
     model = ir.load(saved(f"{models.HEAD} {text}", tmp_path, weights))

@@ -203,8 +203,8 @@ class RegionPlanner:
         if _key(point) not in self._own:
             planned = self.plan_at(point)
             self._timings = planned.timings
-            program = planned.build(self.concessions)
-            self._own[_key(point)] = RegionProgram(program, point, self.extents, self.extents.region)
+            # Without rows that no region has.
+            self._own[_key(point)] = self._program(self.extents.region, point, (point,))
 
     def _seconds(self, found: RegionProgram, point: Point) -> Seconds:
         """Time of a program at a point, predictions on one scale with what was measured there."""

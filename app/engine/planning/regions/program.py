@@ -263,7 +263,9 @@ class RegionProgram:
     def _choice(self, group: Group, before: Choice, context: PlanningContext) -> Choice:
         row = before.implementation
         shared = {view[:2] for view in before.views}
-        views = tuple(v for v in row.views(group, context) if v[:2] in shared) if shared else ()
+        # One value has one place: of a part that comes twice the first shares, the others are copied.
+        found = {v[:2]: v for v in reversed(row.views(group, context))} if shared else {}
+        views = tuple(v for pair, v in reversed(found.items()) if pair in shared)
         reason = row.rejection_reason(group, context)
         if reason is None and len(views) != len(shared):
             reason = "values that lie in others do not there"

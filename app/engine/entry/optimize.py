@@ -39,7 +39,7 @@ from app.engine.runtime.capabilities import absence
 from app.engine.runtime.inputs import WrittenOut, tensors
 from app.engine.types.backend_names import UNEXECUTED
 from app.engine.types.deadline import TimeUpError
-from app.engine.types.errors import EngineError, NumericsError, TargetError, UnknownOperatorError
+from app.engine.types.errors import EngineError, ExportError, NumericsError, TargetError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -132,6 +132,12 @@ def optimize(
         EngineError: the model, the request or the result is refused; `code` says why.
     """
     options = _checked(options, target, absence(target))
+    if options.export and bindings.region is not None:
+        told = ", ".join(map(str, bindings.region.symbols.values()))
+        raise ExportError(
+            f"a library has one shape and the input shapes have symbols ({told}): give numbers",
+            pointer="/input_shapes",
+        )
     with Heartbeat(progress) as heartbeat:
         with tempfile.TemporaryDirectory() as scratch:
             heartbeat.progress("load", 0, 1)

@@ -206,7 +206,7 @@ class RegionPlanner:
             planned = self.plan_at(point)
             self._timings = planned.timings
             # Without rows that no region has.
-            self._own[_key(point)] = self._program(self.extents.region, point, (point,))
+            self._own[_key(point)] = self._program(self.extents.region.only(point), point, (point,))
 
     def _seconds(self, found: RegionProgram, point: Point) -> Seconds:
         """Time of a program at a point, predictions on one scale with what was measured there."""

@@ -312,11 +312,11 @@ class RegionProgram:
         reason = row.rejection_reason(group, context)
         if reason is not None:
             return reason
-        shared = {view[:2] for view in before.views}
+        shared, every = {view[:2] for view in before.views}, row.views(group, context)
         # One value has one place: of a part that comes twice the first shares, the others are copied.
-        found = {v[:2]: v for v in reversed(row.views(group, context))} if shared else {}
+        found = {v[:2]: v for v in reversed(every)}
         views = tuple(v for pair, v in reversed(found.items()) if pair in shared)
-        if len(views) != len(shared):
+        if len(views) != len(shared) or (len(views) < len(every) and not (row.partial and views)):
             return "values that lie in others do not there"
         reason = self._misplaced(group, row.required_layouts(group, context))
         if reason is not None:

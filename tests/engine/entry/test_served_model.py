@@ -127,10 +127,14 @@ def test_instances_of_a_region_share_its_plan_and_weights(tmp_path: Path, compil
     for shapes_ahead, made in model.ahead():
         pairs[shapes_ahead["x"][0]] = made
     assert sorted(pairs) == [1, 2, 3, 4, 5, 6]
-    runners = model._regions
-    assert len(runners) == 2
-    assert runners[0]._packed is runners[1]._packed
-    assert runners[0].constant_bytes == wide.nbytes
+    memory = [{v.name: a for v, a in pairs[6][i]._memory.roots.items()} for i in range(2)]  # type: ignore[union-attr]
+    assert not np.shares_memory(memory[0].pop("x"), memory[1].pop("x"))
+    assert not np.shares_memory(memory[0].pop("y"), memory[1].pop("y"))
+    assert memory[0].keys() == memory[1].keys()
+    packed = [dict(pairs[6][i]._memory.packed) for i in range(2)]  # type: ignore[union-attr]
+    shared = [a for key, a in packed[0].items() if a is packed[1].get(key)]
+    shared += [a for name, a in memory[0].items() if np.shares_memory(a, memory[1][name])]
+    assert sum(a.nbytes for a in shared) >= wide.nbytes
     for rows, programs in pairs.items():
         xs = [np.random.default_rng(i).standard_normal((rows, 64)).astype(np.float32) for i in range(2)]
         for program, x in zip(programs, xs, strict=True):

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from app.cli.submit import input_shapes
 from app.engine.core.plan import Compilation
+from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.memory.region_peak import peak_at
 from app.engine.model.load import load
@@ -52,7 +53,8 @@ REGIONS: dict[str, symbolic_networks.Spelled] = {
     **{name: spelled for name, (_, spelled) in symbolic_networks.NETWORKS.items()},
 }
 FRESH = 5  # programs of a shape that run for the first time
-WORDS = 100  # integer inputs are ids below it, and masks of ones
+HEADINGS = "sizes", "ms", "own ms", "made ms", "ratio", "first / steady", "peak", "placed", "difference"
+WORDS = 100  # integer inputs are ids below it
 
 
 def main(line: Sequence[str] | None = None) -> None:
@@ -66,6 +68,10 @@ def main(line: Sequence[str] | None = None) -> None:
     parser.add_argument("--shapes", type=int, default=12, help="of each region")
     parser.add_argument("--seconds", type=float, default=0.5, help="of the samples of one program")
     parser.add_argument("--tune", action="store_true", help="measure implementations before planning")
+    parser.add_argument("--untimed", action="store_true", help="only compare outputs and peaks")
+    parser.add_argument(
+        "--pause", action="store_true", help="when all is planned, wait for a line of input: a quiet machine"
+    )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args(line)
     results = []
@@ -108,12 +114,15 @@ class Subject:
         bindings = Bindings(self.shapes, region=self.region)
         return region_of_model(load(self.path), host(), self.options, bindings, load_registry(), self.tuned)
 
-    def alone(self, shapes: dict[str, tuple[int, ...]]) -> Executor:
-        """The program that is planned for these shapes only."""
-        bindings = Bindings({**self.shapes, **shapes})
+    def alone(self, point: Point) -> Program:
+        """The program that is planned for a shape only."""
+        assert self.region is not None
+        bindings = Bindings({**self.shapes, **self.region.shapes(point)})
         loaded = expanded(load(self.path), bindings)
         compilation = session.canonical(loaded, host(), self.options, bindings, load_registry())
-        return Executor(session.planned(self.tuned(compilation), self.options), self.compiler)
+        planned = session.planned(self.tuned(compilation), self.options)
+        with closing(Executor(planned, self.compiler)):  # its kernels are compiled
+            return planned
 
 
 def measured(path: Path, spelled: symbolic_networks.Spelled, arguments: argparse.Namespace) -> Json:
@@ -125,14 +134,22 @@ def measured(path: Path, spelled: symbolic_networks.Spelled, arguments: argparse
     document = memory_formulas(plan)
     rng = np.random.default_rng(0)
     count = min(arguments.shapes, plan.region.count)
-    chosen = sorted(map(int, rng.choice(plan.region.count, count, replace=False)))
+    chosen = [
+        plan.region.at(i) for i in sorted(map(int, rng.choice(plan.region.count, count, replace=False)))
+    ]
     reference = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     with closing(RegionRunner(plan, subject.compiler)) as runner:
         kernels = runner.kernels
-        rows = [
-            at_shape(subject, runner, document, plan.region.at(index), reference, arguments.seconds, rng)
-            for index in chosen
-        ]
+        given = [drawn_inputs(reference, plan.region.shapes(point), rng) for point in chosen]
+        rows = [at_shape(runner, document, *each, reference) for each in zip(chosen, given)]
+        if not arguments.untimed:
+            alone = [subject.alone(point) for point in chosen]
+            if arguments.pause:
+                input("planned; the times are next: ")
+            firsts = first_runs(runner, list(zip(chosen, given)))
+            for row, point, inputs, own in zip(rows, chosen, given, alone):
+                row |= times(runner, point, inputs, Executor(own, subject.compiler), arguments.seconds)
+                row["first"] = firsts.pop(0) / row["seconds"]
     return {
         "model": path.stem,
         "region": [str(s) for s in plan.region.symbols.values()],
@@ -150,88 +167,99 @@ def measured(path: Path, spelled: symbolic_networks.Spelled, arguments: argparse
 
 
 def at_shape(
-    subject: Subject,
     runner: RegionRunner,
     document: Json,
     point: Point,
+    inputs: dict[str, Array],
     reference: onnxruntime.InferenceSession,
-    seconds: float,
-    rng: np.random.Generator,
 ) -> Json:
-    """Figures of one shape."""
-    shapes = runner.plan.region.shapes(point)
-    inputs = {v.name: drawn(v.type, shapes[v.name], rng) for v in reference.get_inputs()}
-    made, first = [], []
-    for _ in range(FRESH):
-        started = time.perf_counter()
-        filled = runner.filled(point)
-        made.append(time.perf_counter() - started)
-        filled.feed(inputs)
-        started = time.perf_counter()
-        filled.step()
-        first.append(time.perf_counter() - started)
-    outputs = {name: np.copy(np.asarray(found)) for name, found in filled.peek().items()}
-    placed = runner.plan.at(point).arena_bytes
-    peak = peak_at(document, shapes)
-    with closing(subject.alone(shapes)) as own:
-        own.feed(inputs)
-        samples = in_turn((filled.step, own.infer), seconds)
+    """Outputs and memory at one shape."""
+    outputs = runner.filled(point).run(inputs)
     expected = dict(zip((v.name for v in reference.get_outputs()), reference.run(None, inputs)))
-    region_seconds, own_seconds = map(float, samples.min(axis=0))
+    peak = peak_at(document, runner.plan.region.shapes(point))
     return {
         "sizes": dict(point),
-        "seconds": region_seconds,
-        "own_seconds": own_seconds,
-        "ratio": region_seconds / own_seconds,
-        "made_seconds": min(made),
-        "first": min(first) / region_seconds,
-        "placed_bytes": placed,
+        "placed_bytes": runner.plan.at(point).arena_bytes,
         "peak_bytes": peak.nbytes,
         "exact": peak.exact,
         "difference": max(
-            float(np.abs(outputs[name] - array).max() / max(np.abs(array).max(), 1e-9))
+            float(np.abs(np.asarray(outputs[name]) - array).max() / max(np.abs(array).max(), 1e-9))
             for name, array in expected.items()
         ),
     }
 
 
-def drawn(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Values of an input: floats, or small integers of which none is 0."""
+def first_runs(runner: RegionRunner, calls: Sequence[tuple[Point, dict[str, Array]]]) -> list[float]:
+    """Seconds of the first run of a program at each point, the least of FRESH, after the others' runs.
+
+    Programs of all points are made before, as a deployment does while it waits for requests.
+    """
+    rounds = []
+    for _ in range(FRESH):
+        taken = []
+        for filled, inputs in [(runner.filled(point), inputs) for point, inputs in calls]:
+            filled.feed(inputs)
+            started = time.perf_counter()
+            filled.step()
+            taken.append(time.perf_counter() - started)
+        rounds.append(taken)
+    return [min(taken) for taken in zip(*rounds)]
+
+
+def times(
+    runner: RegionRunner, point: Point, inputs: dict[str, Array], alone: Executor, seconds: float
+) -> Json:
+    """Times at one shape, beside those of the program that is planned for it alone."""
+    made = []
+    for _ in range(FRESH):
+        started = time.perf_counter()
+        filled = runner.filled(point)
+        made.append(time.perf_counter() - started)
+    with closing(alone):
+        filled.feed(inputs)
+        alone.feed(inputs)
+        samples = in_turn((filled.step, alone.infer), seconds)
+    region_seconds, own_seconds = map(float, samples.min(axis=0))
+    return {
+        "seconds": region_seconds,
+        "own_seconds": own_seconds,
+        "ratio": region_seconds / own_seconds,
+        "made_seconds": min(made),
+    }
+
+
+def drawn_inputs(
+    reference: onnxruntime.InferenceSession, shapes: dict[str, tuple[int, ...]], rng: np.random.Generator
+) -> dict[str, Array]:
+    """Values of the inputs: floats, masks of ones, and ids of which none is 0."""
+    return {v.name: drawn(v.name, v.type, shapes[v.name], rng) for v in reference.get_inputs()}
+
+
+def drawn(name: str, kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Values of one input."""
     if "int" in kind:
-        return rng.integers(1, WORDS, shape)
+        return np.ones(shape, np.int64) if "mask" in name else rng.integers(1, WORDS, shape)
     return rng.standard_normal(shape).astype(np.float32)
 
 
 def table_of(result: Json) -> Table:
     """The rows of one model."""
     rows = result["rows"]
-    ratios = np.array([row["ratio"] for row in rows])
     pieces = "; ".join(f"{', '.join(p['sizes'])} as at {p['anchor']}" for p in result["pieces"])
-    table = Table(
-        title=f"{result['model']}, {', '.join(result['region'])}",
-        caption=f"planned in {result['planned_seconds']:.0f} s; {result['kernels']} kernels; {pieces}; "
-        f"ratio: geometric mean {np.exp(np.log(ratios).mean()):.3f}, largest {ratios.max():.3f}",
-    )
-    for heading in (
-        "sizes",
-        "ms",
-        "own ms",
-        "ratio",
-        "made ms",
-        "first / steady",
-        "peak",
-        "placed",
-        "difference",
-    ):
+    told = f"planned in {result['planned_seconds']:.0f} s; {result['kernels']} kernels; {pieces}; "
+    told += f"worst {result['worst_bytes']} byte, proof: {result['proof'] or 'none'}; "
+    told += f"largest difference {max(row['difference'] for row in rows):.1e}"
+    if ratios := [row["ratio"] for row in rows if "ratio" in row]:
+        told += f"; ratio: geometric mean {np.exp(np.log(ratios).mean()):.3f}, largest {max(ratios):.3f}"
+    table = Table(title=f"{result['model']}, {', '.join(result['region'])}", caption=told)
+    for heading in HEADINGS:
         table.add_column(heading)
     for row in rows:
+        times = [f"{row[name] * 1e3:.3f}" for name in ("seconds", "own_seconds", "made_seconds") if ratios]
+        rates = [f"{row[name]:.3f}" for name in ("ratio", "first") if ratios]
         table.add_row(
             ", ".join(f"{n}={v}" for n, v in row["sizes"].items()),
-            f"{row['seconds'] * 1e3:.3f}",
-            f"{row['own_seconds'] * 1e3:.3f}",
-            f"{row['ratio']:.3f}",
-            f"{row['made_seconds'] * 1e3:.0f}",
-            f"{row['first']:.2f}",
+            *(times + rates or [""] * 5),
             f"{row['peak_bytes']}{'' if row['exact'] else ' at most'}",
             str(row["placed_bytes"]),
             f"{row['difference']:.1e}",

@@ -66,7 +66,7 @@ class Builder:
         self._build_requests: queue.SimpleQueue[BuildRequest | None] = queue.SimpleQueue()
         self._built: queue.SimpleQueue[Built] = queue.SimpleQueue()
         self._model: ServedModel | None = None
-        self._ahead: Iterator[tuple[Mapping[str, tuple[int, ...]], Program]] | None = None
+        self._ahead: Iterator[tuple[Mapping[str, tuple[int, ...]], Sequence[Program]]] | None = None
         self._looked_ahead = False
         self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when something was built
         self._build_requests.put(None)
@@ -100,14 +100,14 @@ class Builder:
         """A program that nobody has asked for yet, if there is another one."""
         assert self._ahead is not None
         try:
-            shapes, program = next(self._ahead)
+            shapes, programs = next(self._ahead)
         except StopIteration:
             self._ahead = None
         except Exception:  # a call that needs it is told
             logger.exception("programs of further shapes are made when calls come")
             self._ahead = None
         else:
-            return Built((key_of(shapes), 1), programs=(program,), early=True)
+            return Built((key_of(shapes), 1), programs=tuple(programs), early=True)
         return None
 
     def _build(self, request: BuildRequest | None) -> Built:

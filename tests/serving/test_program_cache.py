@@ -61,11 +61,11 @@ class _Model:
         self.asked.append(shapes["x"][0])
         return [_Program(shares_memory=True) for _ in cores]
 
-    def ahead(self) -> Iterator[tuple[dict[str, tuple[int, ...]], _Program]]:
+    def ahead(self) -> Iterator[tuple[dict[str, tuple[int, ...]], list[_Program]]]:
         for size in (3, 2, 1):
             if self._fails(size):
                 raise ValueError("no program")
-            yield {"x": (size,)}, _Program(shares_memory=True)
+            yield {"x": (size,)}, [_Program(shares_memory=True)]
 
 
 def _found(builder: Builder, count: int) -> list[Built]:

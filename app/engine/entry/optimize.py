@@ -40,7 +40,7 @@ from app.engine.runtime.capabilities import absence
 from app.engine.runtime.inputs import WrittenOut, tensors
 from app.engine.types.backend_names import UNEXECUTED
 from app.engine.types.deadline import TimeUpError
-from app.engine.types.errors import EngineError, NumericsError, TargetError, UnknownOperatorError
+from app.engine.types.errors import EngineError, ExportError, NumericsError, TargetError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -132,7 +132,7 @@ def optimize(
     Raises:
         EngineError: the model, the request or the result is refused; `code` says why.
     """
-    options = _checked(options, target, absence(target))
+    options = _checked(options, target, bindings, absence(target))
     with Heartbeat(progress) as heartbeat:
         with tempfile.TemporaryDirectory() as scratch:
             spool = Spool(Path(scratch) / "weights")
@@ -167,13 +167,20 @@ def optimize(
         return summary
 
 
-def _checked(options: Options, target: Target, absent: str | None) -> Options:
+def _checked(options: Options, target: Target, bindings: Bindings, absent: str | None) -> Options:
     """Options that apply to a target; `absent` is the reason why its programs cannot run here.
 
     Raises:
         TargetError: measurements are asked for, and this machine is not the target, or the job is quick; or
             libraries, and it has no processor that they are made for.
+        ExportError: libraries are asked for, and the inputs have no single shape.
     """
+    if options.export and bindings.region is not None:
+        told = ", ".join(map(str, bindings.region.symbols.values()))
+        raise ExportError(
+            f"a library has one shape and the input shapes have symbols ({told}): give numbers",
+            pointer="/input_shapes",
+        )
     if options.quick:
         if options.timings == "measured":
             raise TargetError(

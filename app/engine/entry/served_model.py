@@ -90,7 +90,7 @@ class ServedModel:
         self._tune = tune
         self._options = options
         self._bindings = bindings
-        self._region: RegionRunner | None = None
+        self._regions: list[RegionRunner] = []  # by instance
         self._instances: dict[int, InstanceMemory] = {}  # by their place in `cores` of `programs`
         self._made: set[tuple[int, ...]] = set()  # points that calls have asked for
         self._unplanned = bindings.region is None  # whether every shape has a plan of its own
@@ -116,16 +116,16 @@ class ServedModel:
         place in `cores`: of these one may run at a time. Threads keep to the cores that the place had first;
         without any they are left where they are. The thread that calls it is one of them.
 
-        For one instance, shapes of the region of the job have one plan, whose rows were measured at the
-        largest. For others, and where no plan serves the region, implementations are chosen from what was
-        measured on this machine before: the job has measured all for the shapes it had, others go by
-        prediction where nothing was.
+        Shapes of the region of the job have one plan, and its instances one copy of the weights. For others,
+        and where no plan serves the region, implementations are chosen from what was measured on this
+        machine before: the job has measured all for the shapes it had, others go by prediction where
+        nothing was.
 
         Raises:
             EngineError: the graph refuses the shapes, or nothing can run it.
         """
-        if len(cores) == 1 and (found := self._of_region(shapes, cores[0])) is not None:
-            return [found]
+        if (found := self._of_region(shapes, cores)) is not None:
+            return found
         program, weights = self._planned(shapes), None
         if self._weights is not None:
             program, weights = self._weights.take(program)
@@ -142,30 +142,34 @@ class ServedModel:
             self._instances[number] = InstanceMemory(self._options.threads, cores)
         return self._instances[number].around(program.arena_bytes)
 
-    def ahead(self) -> Iterator[tuple[Shapes, Filled]]:
-        """Programs of the region that no call asked for yet, the largest first; none without a region."""
-        if (runner := self._region) is None:
+    def ahead(self) -> Iterator[tuple[Shapes, Sequence[Filled]]]:
+        """Programs of the region that no call asked for yet, by instance, the largest first; maybe none."""
+        if not self._regions:
             return
-        region = runner.plan.region
+        region = self._regions[0].plan.region
         fixed = {n: d for n, d in (self.first or {}).items() if n not in region.inputs}
         for point in region.points():
             if tuple(point.values()) not in self._made:
                 with contextlib.suppress(RegionError):  # it is told when a call comes
-                    yield fixed | region.shapes(point), runner.filled(point)
+                    yield fixed | region.shapes(point), [runner.filled(point) for runner in self._regions]
 
-    def _of_region(self, shapes: Shapes, cores: Sequence[int]) -> Filled | None:
-        """The program of the region at these shapes; None where its plan does not serve them."""
+    def _of_region(self, shapes: Shapes, cores: Sequence[Sequence[int]]) -> Sequence[Filled] | None:
+        """The programs of the region at these shapes, by instance; None where none serves them."""
+        if self._unplanned:
+            return None
         try:
-            if self._region is None and not self._unplanned:
-                self._region = self._runner(cores)
-            runner = self._region
-            point = None if runner is None else runner.plan.region.point(shapes)
-            if runner is None or point is None:
+            if not self._regions:
+                self._regions.append(self._runner(cores[0]))
+            first = self._regions[0]
+            for kept in cores[len(self._regions) :]:
+                self._regions.append(RegionRunner(first.plan, self._compiler, kept, beside=first))
+            point = first.plan.region.point(shapes)
+            if point is None:
                 return None
             self._made.add(tuple(point.values()))
-            return runner.filled(point)
+            return [runner.filled(point) for runner in self._regions[: len(cores)]]
         except EngineError as error:  # one of the model itself comes again, from the program of its own
-            if self._region is None:
+            if not self._regions:
                 self._unplanned = True
             logger.warning("shapes %s have a program of their own: %s", dict(shapes), error.message)
             return None

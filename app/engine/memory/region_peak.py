@@ -20,14 +20,15 @@ class Peak(NamedTuple):
 
 
 def formula_json(formula: Formula) -> Json:
-    """A formula as JSON: `text`, and `terms` of a coefficient and symbols, over `divisor`, rounded down."""
+    """A formula as JSON: `text`, and `terms` of coefficients and symbols over `divisor`, times `unit`."""
     terms = [[c, list(m)] for m, c in formula.terms.items()]
-    return {"text": str(formula), "terms": terms, "divisor": formula.divisor}
+    return {"text": str(formula), "terms": terms, "divisor": formula.divisor, "unit": formula.unit}
 
 
 def formula_of(document: Mapping[str, Any]) -> Formula:
     """The formula that `formula_json` wrote."""
-    return Formula({tuple(m): c for c, m in document["terms"]}, document["divisor"])
+    terms = {tuple(m): c for c, m in document["terms"]}
+    return Formula(terms, document["divisor"], document.get("unit", 1))  # files of before have none
 
 
 def region_of(document: Mapping[str, Any]) -> Region:

@@ -26,23 +26,40 @@ class Stacking:
     def solution(self, problem: Problem) -> Solution:
         """The placement of the same buffers with other sizes.
 
+        Buffers that were stacked and are not in the problem take nothing.
+
         Raises:
-            ValueError: the buffers are others.
+            ValueError: a buffer was not stacked.
         """
         buffers = {b.id: b for b in problem.buffers}
-        if buffers.keys() != self.below.keys():
-            named = ", ".join(sorted(buffers.keys() ^ self.below.keys())[:5])
+        if not buffers.keys() <= self.below.keys():
+            named = ", ".join(sorted(buffers.keys() - self.below.keys())[:5])
             raise ValueError(f"the buffers are not those that were stacked: {named}")
         offsets: dict[str, int] = {}
         for name in self.order:
+            if name not in buffers:
+                continue
             buffer = buffers[name]
             start = 0
             for under, parts in self.below[name].items():
+                if under not in buffers:
+                    continue
                 start = max(start, offsets[under] + distance(buffers[under], buffer, parts=parts))
             offsets[name] = -(-start // buffer.alignment) * buffer.alignment
         peak = max((offsets[b.id] + b.extent for b in problem.buffers), default=0)
         bound = lower_bound(problem)
         return Solution(offsets, peak, bound, peak == bound, "stacked")
+
+    def extended(self, problem: Problem) -> "Stacking":
+        """The stacking with the other buffers of a problem above all that live with them, in their order."""
+        fresh = [b for b in problem.buffers if b.id not in self.below]
+        if not fresh:
+            return self
+        below = dict(self.below)
+        for buffer in fresh:
+            alive = (b for b in problem.buffers if b.lower < buffer.upper and buffer.lower < b.upper)
+            below[buffer.id] = {b.id: False for b in alive if b.id in below}
+        return Stacking((*self.order, *(b.id for b in fresh)), below)
 
 
 def distance(under: Buffer, over: Buffer, *, parts: bool) -> int:

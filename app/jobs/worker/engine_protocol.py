@@ -67,8 +67,8 @@ class ServedModel(Protocol):
         An error says why requests of these shapes cannot be computed together.
         """
 
-    def ahead(self) -> Iterator[tuple[Mapping[str, tuple[int, ...]], Program]]:
-        """Programs that share memory with one that is there, by shapes, before a call asks for them."""
+    def ahead(self) -> Iterator[tuple[Mapping[str, tuple[int, ...]], Sequence[Program]]]:
+        """Instances of programs that share memory with those that are there, by shapes, before calls ask."""
 
 
 class Engine(Protocol):

@@ -21,10 +21,16 @@ model (float[N, 3] x, float scale) => (float[N, 3] y) {
 
 
 def served(
-    folder: Path, compiler: Compiler, text: str = TEXT, bindings: Bindings | None = None
+    folder: Path,
+    compiler: Compiler,
+    text: str = TEXT,
+    bindings: Bindings | None = None,
+    weights: dict[str, np.ndarray] | None = None,
 ) -> ServedModel:
     path = folder / "model.onnx"
-    onnx.save(onnx.parser.parse_model(text), path)
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in (weights or {}).items())
+    onnx.save(model, path)
     return ServedModel(path, Options(autotune=False), bindings or Bindings(), kernels=compiler.cache)
 
 
@@ -91,7 +97,7 @@ def test_a_region_has_one_plan_and_one_memory(tmp_path: Path, compiler: Compiler
     model = served(tmp_path, compiler, bindings=Bindings(shapes=shapes, values={"scale": 2.0}, region=region))
     assert model.first == {"x": (6, 3)}
     programs = {rows: model.program({"x": (rows, 3)}) for rows in (6, 2)}
-    programs |= {dict(shapes)["x"][0]: program for shapes, program in model.ahead()}
+    programs |= {dict(shapes)["x"][0]: program for shapes, (program,) in model.ahead()}
     assert list(programs) == [6, 2, 4], "those that were asked for are not made again"
     for rows, program in programs.items():
         assert program.shares_memory
@@ -103,6 +109,41 @@ def test_a_region_has_one_plan_and_one_memory(tmp_path: Path, compiler: Compiler
             program.feed({"x": np.zeros((9, 3), np.float32)})
     other = model.program({"x": (3, 3)})
     assert not other.shares_memory, "3 is no multiple of 2"
+
+
+def test_instances_of_a_region_share_its_plan_and_weights(tmp_path: Path, compiler: Compiler) -> None:
+    """Each has an arena, inputs and outputs of its own; a batch is a point of the region too."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    model (float[N, 64] x) => (float[N, 64] y) {
+        h = MatMul (x, w)
+        y = MatMul (h, w)
+    }"""
+    wide = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32) / 8
+    shapes, region = bound({"x": ["N:1..6", 64]})
+    bindings = Bindings(shapes=shapes, region=region)
+    model = served(tmp_path, compiler, text, bindings, weights={"w": wide})
+    assert model.rows_of_outputs({"x": (2, 64)}, 3) == {"y"}
+    pairs = {rows: model.programs({"x": (rows, 64)}, ((), ())) for rows in (2, 6)}
+    for shapes_ahead, made in model.ahead():
+        pairs[shapes_ahead["x"][0]] = made
+    assert sorted(pairs) == [1, 2, 3, 4, 5, 6]
+    memory = [{v.name: a for v, a in pairs[6][i]._memory.roots.items()} for i in range(2)]  # type: ignore[union-attr]
+    assert not np.shares_memory(memory[0].pop("x"), memory[1].pop("x"))
+    assert not np.shares_memory(memory[0].pop("y"), memory[1].pop("y"))
+    assert memory[0].keys() == memory[1].keys()
+    packed = [dict(pairs[6][i]._memory.packed) for i in range(2)]  # type: ignore[union-attr]
+    shared = [a for key, a in packed[0].items() if a is packed[1].get(key)]
+    shared += [a for name, a in memory[0].items() if np.shares_memory(a, memory[1][name])]
+    assert sum(a.nbytes for a in shared) >= wide.nbytes
+    for rows, programs in pairs.items():
+        xs = [np.random.default_rng(i).standard_normal((rows, 64)).astype(np.float32) for i in range(2)]
+        for program, x in zip(programs, xs, strict=True):
+            assert program.shares_memory
+            program.feed({"x": x})
+        for program in programs:
+            program.step()
+        for program, x in zip(programs, xs):
+            np.testing.assert_allclose(program.peek()["y"], x @ wide @ wide, atol=1e-5)
 
 
 def test_a_model_without_one_plan_for_the_region_has_a_plan_for_each_shape(

@@ -302,9 +302,8 @@ def _packed(part: Part, blocks: Blocks, lanes: int) -> Argument:
     if blocks.turned:
         width = tiles.columns_of(weights.dtype.name, lanes)
         return Constant(lambda: tiles.pack_columns(np.swapaxes(weights, 1, 2), width), part.name)
-    return Constant(
-        lambda: np.concatenate([tiles.pack_rows(matrix, blocks.m, lanes) for matrix in weights]), part.name
-    )
+    rows = blocks.m
+    return Constant(lambda: np.concatenate([tiles.pack_rows(w, rows, lanes) for w in weights]), part.name)
 
 
 def epilogue_arguments(group: Group, kind: np.dtype[Any], bias_at: int = 2) -> Ends:

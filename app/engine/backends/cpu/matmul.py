@@ -231,10 +231,12 @@ def _bfloat_lower(group: Group, context: PlanningContext, *, tiled: bool = False
         rows, pairs = bfloat.rows_call(product.a, count, product.k, context)
         paired, dtype = bfloat_product(product), bfloat.dtype(context)
 
+    matrix, depth = matrices(product, array), paired.k
+
     def weights() -> Array:
-        packed = tiles.pack_bfloats(matrices(product, array))
+        packed = tiles.pack_bfloats(matrix)
         absent = [(0, 0)] * packed.ndim
-        absent[-2] = (0, paired.k - packed.shape[-2])
+        absent[-2] = (0, depth - packed.shape[-2])
         return np.pad(packed, absent)
 
     return rows, product_call(paired, pairs, y, context, added, epilogue, weights=weights, dtype=dtype)
@@ -302,7 +304,8 @@ def product_call(
     kind = graph.element_type(y)
     array = graph.constant(product.b) if weights is None else None
     if array is not None:
-        weights = partial(matrices, product, array)
+        matrix = matrices(product, array)
+        weights = lambda: matrix  # noqa: E731  # of nothing that depends on the rows: shapes share it
     tiling = _tiling(product, dtype or kind.name, context, packed=weights is not None)
     nothing = Constant(np.zeros(1, kind))
     sizes = _sizes(product, tiling, added, epilogue, kind.itemsize)
@@ -328,11 +331,10 @@ def product_call(
 
 
 def _panels(product: Product, weights: Callable[[], Array], tiling: Tiling) -> Constant:
-    """The second operand as the tiles read it."""
-    vector = tiles.lanes_of(tiling.dtype, tiling.lanes)
-    return Constant(
-        lambda: tiles.packed_panels(tiling.dtype, weights(), tiling.width, vector), product.b.name or ""
-    )
+    """The second operand as the tiles read it: the same for all tilings of one width, which shapes share."""
+    dtype, width = tiling.dtype, tiling.width
+    vector = tiles.lanes_of(dtype, tiling.lanes)
+    return Constant(lambda: tiles.packed_panels(dtype, weights(), width, vector), product.b.name or "")
 
 
 def _offset_table(product: Product, tiling: Tiling, added: Addends) -> Array:

@@ -1,5 +1,6 @@
 """The memory of a region's plan as a document of formulas, see `app.engine.memory.region_peak`."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,17 +63,20 @@ def _piece(program: RegionProgram) -> Json:
     region = program.region
     points = region.samples()
     placed = [program.at(p) for p in points]
-    buffers = [
-        {b.id: b for b in p.compilation.plan.require("buffers").assignment.problem.buffers} for p in placed
-    ]
-    found = {n: _row(region, points, [b[n] for b in buffers]) for n in program.stacking.order}
+    stacking, buffers = program.stacking, []
+    for problem in (p.compilation.plan.require("buffers").assignment.problem for p in placed):
+        stacking = stacking.extended(problem)
+        buffers.append({b.id: b for b in problem.buffers})
+    every = {name: b for found in buffers for name, b in found.items()}
+    absent = {name: dataclasses.replace(b, size=0, parts=()) for name, b in every.items()}
+    found = {n: _row(region, points, [b.get(n, absent[n]) for b in buffers]) for n in stacking.order}
     tables = _tables(program, [name for name, (_, formulas) in found.items() if None in formulas])
     rows, exact, monotone = [], True, True
     for name, (row, formulas) in found.items():
         known = [f for f in formulas if f is not None]
         exact &= len(known) == len(formulas) or name in tables
         monotone &= len(known) == len(formulas) and not row["parts"] and all(f.is_monotone for f in known)
-        below = dict(program.stacking.below[name])
+        below = dict(stacking.below[name])
         rows.append(row | {"below": below, "table": tables.get(name, [])})
     document: Json = {
         "symbols": _bounds(region),

@@ -160,7 +160,9 @@ class RegionPlanner:
         concessions: MemoryConcessions | None = None,
     ) -> RegionProgram:
         conceded = self.concessions if concessions is None else concessions
-        return region_program(self.plan_at(anchor).build, anchor, self.extents, region, points, conceded)
+        planned = self.plan_at(anchor)
+        timings = self._timings or planned.timings
+        return region_program(planned.build, anchor, self.extents, region, points, conceded, timings)
 
     def _finished(self, part: _Part) -> RegionProgram:
         """The program of a part, without rows that any sample refuses, and with all its kernels."""
@@ -175,6 +177,8 @@ class RegionPlanner:
         points = {
             _key(p): p for p in (*region.corners(), *(w.point for w in self.expected)) if region.contains(p)
         }
+        for point in points.values():
+            self._planned_alone(point)
         candidates: list[RegionProgram] = []
         missed: EngineError | None = None
         for point in points.values():
@@ -185,8 +189,6 @@ class RegionPlanner:
         if not candidates:
             assert missed
             raise missed
-        for point in points.values():
-            self._planned_alone(point)
         own = [self._seconds(self._own[key], point) for key, point in points.items()]
         curves = [
             tuple(Sample(p, self._seconds(f, p), alone) for p, alone in zip(points.values(), own))
@@ -203,8 +205,8 @@ class RegionPlanner:
         if _key(point) not in self._own:
             planned = self.plan_at(point)
             self._timings = planned.timings
-            program = planned.build(self.concessions)
-            self._own[_key(point)] = RegionProgram(program, point, self.extents, self.extents.region)
+            # Without rows that no region has.
+            self._own[_key(point)] = self._program(self.extents.region.only(point), point, (point,))
 
     def _seconds(self, found: RegionProgram, point: Point) -> Seconds:
         """Time of a program at a point, predictions on one scale with what was measured there."""

@@ -6,9 +6,11 @@ say of themselves is asked at every point, so a program is made only where all o
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -21,11 +23,12 @@ from app.engine.core.group import Group
 from app.engine.core.placement import OrderedBuffers
 from app.engine.core.plan import Choice, Compilation
 from app.engine.core.program import Program
-from app.engine.core.registry import PlanningContext
+from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import expected, key
 from app.engine.layouts.conversions import DOMAIN
 from app.engine.memory.stacked import Stacking, stacked
 from app.engine.passes.plan_memory import PlanMemory
+from app.engine.planning.regions.alternatives import Alternatives
 from app.engine.planning.regions.extents import Extents
 from app.engine.planning.regions.packed import Packed
 from app.engine.planning.regions.varying_constants import Dims, VaryingConstant
@@ -94,6 +97,9 @@ class RegionProgram:
         self._kernels: dict[Request, None] = {}
         self._kernels_by_group: dict[str, set[tuple[Request, ...]]] = {}
         self._values = _shaped(planned.compilation, extents)
+        self._alternatives = Alternatives(planned.compilation)
+        self._point: Point = anchor
+        self._workspaces: dict[str, tuple[str, ...]] = {}  # ids by name of a group, the most of any point
 
     @property
     def concessions(self) -> MemoryConcessions:
@@ -175,7 +181,7 @@ class RegionProgram:
         self._resize(point)
         before = self._compilation
         context = PlanningContext.of(before, before.plan.require("storage"))
-        fresh = {g: Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op) for g in before.plan.require("order")}
+        fresh = {g: _fresh(g) for g in before.plan.require("order")}
         chosen = {
             fresh[group]: self._choice(fresh[group], choice, context)
             for group, choice in before.plan.require("implementation").items()
@@ -188,6 +194,25 @@ class RegionProgram:
             placement=None,
         )
 
+    def look(self, point: Point, timings: Mapping[str, float]) -> None:
+        """Find rows that are faster at a point than those of the plan, or apply where these do not.
+
+        Programs made from then on take, for each group, the row that is predicted to be the fastest at their
+        shape. A budget and `prefer` `memory` keep the rows of the plan.
+        """
+        options = self._compilation.options
+        if options.memory_budget is not None or options.prefer == "memory":
+            return
+        self._resize(point)
+        plan = self._compilation.plan
+        context = PlanningContext.of(self._compilation, plan.require("storage"))
+        planned = {_fresh(g): choice for g, choice in plan.require("implementation").items()}
+
+        def lowered(group: Group, row: Implementation, tuning: str) -> Choice | str:
+            return self._lowered(group, planned[group], row, tuning, context)
+
+        self._alternatives.look(point, planned, timings, lowered)
+
     @property
     def kernels(self) -> tuple[Request, ...]:
         """The distinct kernels of all programs that were made, and those that `cover` found."""
@@ -196,48 +221,53 @@ class RegionProgram:
     def cover(self) -> None:
         """Find the kernels of every shape: a few rows write sizes into the text of theirs.
 
-        Only groups with several kernels so far are lowered, at COVERED points evenly spaced.
+        Only groups with several kernels or rows so far are lowered, at COVERED points evenly spaced.
         """
         plan = self._compilation.plan
         context = PlanningContext.of(self._compilation, plan.require("storage"))
         several = [
             (group, choice)
             for group, choice in plan.require("implementation").items()
-            if len(self._kernels_by_group.get(group.name, ())) > 1
+            if len(self._kernels_by_group.get(group.name, ())) > 1 or self._alternatives.of(group)
         ]
         count = self.region.count
         for index in range(0, count, -(-count // COVERED)) if several else ():
             self._resize(self.region.at(index))
             for g, choice in several:
                 with contextlib.suppress(RowRefusedError):  # that point has a program of its own
-                    fresh = Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op)
+                    fresh = _fresh(g)
                     self._count(g, self._choice(fresh, choice, context))
 
     @property
     def workspace_ids(self) -> frozenset[str]:
-        """Ids of buffers that are workspaces."""
-        workspaces = self._compilation.plan.require("buffers").assignment.workspaces
-        return frozenset(name for ids in workspaces.values() for name in ids)
+        """Ids of buffers that are workspaces, at the points that were asked for."""
+        return frozenset(name for ids in self._workspaces.values() for name in ids)
 
     def workspace_sizes(self, names: Collection[str]) -> dict[str, list[int]]:
         """Bytes of workspaces by id, at every point of the region in order; only their groups are lowered.
 
         Raises:
-            RowRefusedError: a row does not compute its group somewhere.
+            RowRefusedError: no row computes its group somewhere.
         """
         plan, threads = self._compilation.plan, self._compilation.options.threads
         context = PlanningContext.of(self._compilation, plan.require("storage"))
         found: dict[str, list[int]] = {name: [] for name in names}
-        of = plan.require("buffers").assignment.workspaces.items()
-        owners = [(g, ids) for g, ids in of if not found.keys().isdisjoint(ids)]
+        owners = [
+            (choice, group, self._workspaces[group.name])
+            for group, choice in plan.require("implementation").items()
+            if not found.keys().isdisjoint(self._workspaces.get(group.name, ()))
+        ]
         for point in self.region.points() if owners else ():
             self._resize(point)
-            for g, ids in owners:
-                fresh = Group(g.nodes, g.anchor, g.inputs, g.outputs, g.op)
-                calls = self._choice(fresh, plan.require("implementation")[g], context).calls
-                for name, space in dict(zip(ids, program.scratch(calls), strict=True)).items():
+            for choice, g, ids in owners:
+                calls = self._choice(_fresh(g), choice, context).calls
+                spaces = {id(space): space for space in program.scratch(calls)}
+                for name, space in itertools.zip_longest(
+                    ids, [*spaces.values()][: len(ids)]
+                ):  # one row may need fewer
                     if name in found:
-                        found[name].append(space.nbytes * (threads if space.per_thread else 1))
+                        taken = 0 if space is None else space.nbytes * (threads if space.per_thread else 1)
+                        found[name].append(taken)
         return found
 
     def _count(self, group: Group, choice: Choice) -> None:
@@ -247,6 +277,7 @@ class RegionProgram:
 
     def _resize(self, point: Point) -> None:
         """Give the graph the shapes, constants and attributes of a point."""
+        self._point = point
         for value, dims in self._values:
             value.shape = ir.Shape(tuple(d.at(point) for d in dims))
         for value, varying in self._constants.items():
@@ -261,26 +292,45 @@ class RegionProgram:
             nodes[node].attributes[name] = ir.Attr(name, attribute.type, numbers[0] if scalar else numbers)
 
     def _choice(self, group: Group, before: Choice, context: PlanningContext) -> Choice:
-        row = before.implementation
-        shared = {view[:2] for view in before.views}
-        views = tuple(v for v in row.views(group, context) if v[:2] in shared) if shared else ()
+        """The choice for a group with the shapes of `_point`: the fastest of its rows that apply.
+
+        Raises:
+            RowRefusedError: none applies.
+        """
+        reasons: dict[Implementation, str] = {}
+        for row, tuning in self._alternatives.ordered(self._point, group, before):
+            found = self._lowered(group, before, row, tuning, context)
+            if isinstance(found, Choice):
+                return found
+            reasons[row] = found
+        raise _refused(group, before, reasons[before.implementation])
+
+    def _lowered(
+        self, group: Group, before: Choice, row: Implementation, tuning: str, context: PlanningContext
+    ) -> Choice | str:
+        """The choice of a row in place of `before`; a reason where it cannot be."""
         reason = row.rejection_reason(group, context)
-        if reason is None and len(views) != len(shared):
-            reason = "values that lie in others do not there"
-        if reason is None:
-            reason = self._misplaced(group, row.required_layouts(group, context))
-        tuned = replace(context, tuning=before.tuning, granted=frozenset(views))
-        if reason is None and not set(before.inplace) <= set(row.inplace(group, tuned)):
-            reason = "what is computed in place cannot be there"
         if reason is not None:
-            raise _refused(group, before, reason)
-        calls = tuple(self.packed.kept(group, i, c) for i, c in enumerate(row.lower(group, tuned)))
+            return reason
+        shared, every = {view[:2] for view in before.views}, row.views(group, context)
+        # One value has one place: of a part that comes twice the first shares, the others are copied.
+        found = {v[:2]: v for v in reversed(every)}
+        views = tuple(v for pair, v in reversed(found.items()) if pair in shared)
+        if len(views) != len(shared) or (len(views) < len(every) and not (row.partial and views)):
+            return "values that lie in others do not there"
+        reason = self._misplaced(group, row.required_layouts(group, context))
+        if reason is not None:
+            return reason
+        tuned = replace(context, tuning=tuning, granted=frozenset(views))
+        if not set(before.inplace) <= set(row.inplace(group, tuned)):
+            return "what is computed in place cannot be there"
+        calls = tuple(self.packed.kept(group, row.name, i, c) for i, c in enumerate(row.lower(group, tuned)))
         for call in calls:
             if not isinstance(call, KernelCall):
-                raise _refused(group, before, "it runs outside the compiled driver")
+                return "it runs outside the compiled driver"
             if any(isinstance(a, Excess) for a in call.arguments):
-                raise _refused(group, before, "what it stores has a bound that a run may exceed")
-        return replace(before, calls=calls, views=views)
+                return "what it stores has a bound that a run may exceed"
+        return replace(before, implementation=row, tuning=tuning, calls=calls, views=views)
 
     def _misplaced(self, group: Group, required: Mapping[ir.Value, object]) -> str | None:
         """Reason why the layouts that a row asks for are not those of the plan; None where they are."""
@@ -295,11 +345,14 @@ class RegionProgram:
     def _placed(self, compilation: Compilation, point: Point, stacking: Stacking, *, whole: bool) -> Program:
         with _same_sharing(compilation, point):
             assignment = build(compilation, whole=whole)
-            solution = stacking.solution(assignment.problem)
+            solution = stacking.extended(assignment.problem).solution(assignment.problem)
             buffers = OrderedBuffers(assignment, solution)
             found = program.build(PlanMemory(policies=False)(compilation.with_plan(buffers=buffers)))
         for group, choice in compilation.plan.require("implementation").items():
             self._count(group, choice)
+            ids = tuple(dict.fromkeys(assignment.workspaces.get(group, ())))
+            if len(ids) > len(self._workspaces.get(group.name, ())):
+                self._workspaces[group.name] = ids
         return found
 
 
@@ -320,6 +373,11 @@ def _same_sharing(compilation: Compilation, point: Point) -> Iterator[None]:
                 raise _refused(group, choice, reason) from cause
         told = ", ".join(f"{n}={v}" for n, v in point.items())
         raise RegionError(f"at {told} values share memory in another way: {cause}") from cause
+
+
+def _fresh(group: Group) -> Group:
+    """The group without what is remembered of it: its values have other shapes."""
+    return Group(group.nodes, group.anchor, group.inputs, group.outputs, group.op)
 
 
 def _refused(group: Group, choice: Choice, reason: str) -> RowRefusedError:
@@ -384,8 +442,12 @@ def region_program(
     region: Region,
     points: Sequence[Point],
     concessions: MemoryConcessions = NOTHING,
+    timings: Mapping[str, float] = MappingProxyType({}),
 ) -> RegionProgram:
     """The program of a region by the plan of one of its points, without the rows that points refuse.
+
+    Groups have other rows at some shapes where these are faster at one of the points, by measured times
+    and predictions.
 
     Raises:
         RegionError: no such plan was found; the message names the last row, and the reason.
@@ -395,6 +457,8 @@ def region_program(
     for _ in range(ROUNDS):
         conceded = replace(concessions, denied=concessions.denied | denied)
         found = RegionProgram(build_plan(conceded), anchor, extents, region, tuple(notes))
+        for point in points:
+            found.look(point, timings)
         refused = {e.denied: e for e in reversed([*_refusals(found, points)])}
         if not refused:
             return found

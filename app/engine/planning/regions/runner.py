@@ -31,18 +31,27 @@ class RegionRunner:
         plan: of the region; points of its pieces are asked for by this runner alone.
         compiler: where machine code comes from.
         cores: cores to pin the team to; empty leaves threads where they are.
+        beside: a runner of the same plan, whose weights it shares; the two may run at once.
 
     Attributes:
         arena_bytes: of the worst shape; workspaces make some smaller shapes take more than the largest.
         kernels: how many the region needs, as far as is known; they are compiled before the first run.
     """
 
-    def __init__(self, plan: RegionPlan, compiler: Compiler, cores: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        plan: RegionPlan,
+        compiler: Compiler,
+        cores: Sequence[int] = (),
+        beside: "RegionRunner | None" = None,
+    ) -> None:
         self.plan = plan
         self._compiler = compiler
-        self._weights = Weights()
-        self._packed: dict[int, Array] = {}
-        self.arena_bytes = int(memory_formulas(plan)["worst_bytes"])
+        self._weights: Weights = Weights() if beside is None else beside._weights
+        self._packed: dict[int, Array] = {} if beside is None else beside._packed
+        self.arena_bytes: int = (
+            int(memory_formulas(plan)["worst_bytes"]) if beside is None else beside.arena_bytes
+        )
         ends: dict[str, int] = {}  # bytes of inputs and outputs, by name
         for piece in plan.pieces:
             largest = piece.at(piece.region.largest)
@@ -53,12 +62,17 @@ class RegionRunner:
         self._ends = {name: aligned(nbytes) for name, nbytes in ends.items()}
         kernels = tuple(dict.fromkeys(k for piece in plan.pieces for k in piece.kernels))
         self.kernels = len(compiled(kernels, compiler, lambda _done, _total: None))
-        self._around = {piece: self._surroundings(piece) for piece in plan.pieces}
+        shared = {} if beside is None else beside._around
+        self._around: dict[RegionProgram, Surroundings] = {
+            piece: self._surroundings(piece, shared.get(piece)) for piece in plan.pieces
+        }
 
-    def _surroundings(self, piece: RegionProgram) -> Surroundings:
+    def _surroundings(self, piece: RegionProgram, shared: Surroundings | None) -> Surroundings:
         """The memory of the programs of a piece: arena, inputs and outputs, and weights that stay."""
         largest = piece.at(piece.region.largest)
         roots = {value: self._ends[value.name or ""] for value in _ends(largest)}
+        if shared is not None:
+            return Surroundings(self._arena, {**shared.roots, **roots}, self._team)
         first = self._bound(piece, largest, Surroundings(self._arena, roots, self._team), self._weights)
         kept = {v: a for v, a in first.surroundings().roots.items() if v not in piece.varying}
         return Surroundings(self._arena, kept, self._team)

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from app.engine.types.regions.region import Point, Region, Symbol
@@ -17,19 +17,22 @@ FITTED = 48  # samples that coefficients are solved from; all others check them
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A polynomial of symbols over an integer, rounded down.
+    """A polynomial of symbols over an integer, rounded down, in units of a number.
 
     Attributes:
         terms: integer coefficients by monomial.
         divisor: at least 1.
+        unit: at least 1.
     """
 
     terms: Mapping[Monomial, int]
     divisor: int = 1
+    unit: int = 1
 
     def at(self, point: Point) -> int:
         """The number at a point."""
-        return sum(c * math.prod(point[s] for s in m) for m, c in self.terms.items()) // self.divisor
+        total = sum(c * math.prod(point[s] for s in m) for m, c in self.terms.items())
+        return total // self.divisor * self.unit
 
     @property
     def is_constant(self) -> bool:
@@ -52,9 +55,9 @@ class Formula:
         text = (
             "".join(f" {sign} {part}" for sign, part in zip(signs, parts)).removeprefix(" + ").strip() or "0"
         )
-        if self.divisor == 1:
-            return text
-        return f"({text})//{self.divisor}"
+        if self.divisor != 1:
+            text = f"({text})//{self.divisor}"
+        return text if self.unit == 1 else f"({text})*{self.unit}"
 
 
 def constant(number: int) -> Formula:
@@ -66,9 +69,10 @@ def fitted(region: Region, points: Sequence[Point], numbers: Sequence[int]) -> F
     """The formula that has these numbers at these points of a region; None where none of the forms does.
 
     Forms are, in this order: a constant; a polynomial in which no symbol has a power above one; one of
-    degree 2; the quotient, rounded down, of an affine one of one symbol. Coefficients are solved exactly
-    from a part of the points, and all points must agree. Quotients count only where all that the points
-    leave are the same in the whole region; a divisor of the symbol (`%8`) makes polynomials of most.
+    degree 2; the quotient, rounded down, of an affine one of one symbol, in units of what divides all
+    numbers. Coefficients are solved exactly from a part of the points, and all points must agree. Quotients
+    count only where all that the points leave are the same in the whole region; a divisor of the symbol
+    (`%8`) makes polynomials of most.
     """
     if len(set(numbers)) == 1:
         return constant(numbers[0])
@@ -80,8 +84,9 @@ def fitted(region: Region, points: Sequence[Point], numbers: Sequence[int]) -> F
         found = _solved(monomials, points, numbers)
         if found is not None and all(found.at(p) == n for p, n in zip(points, numbers)):
             return found
-    quotients = (_quotient(region.symbols[n], points, numbers) for n in read)
-    return next((q for q in quotients if q is not None), None)
+    unit = math.gcd(*numbers)
+    quotients = (_quotient(region.symbols[n], points, [v // unit for v in numbers]) for n in read)
+    return next((replace(q, unit=unit) for q in quotients if q is not None), None)
 
 
 def _depends(name: str, points: Sequence[Point], numbers: Sequence[int]) -> bool:

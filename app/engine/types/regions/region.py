@@ -158,6 +158,12 @@ class Region:
         below, rest = replace(symbol, high=size - symbol.step), replace(symbol, low=size)
         return tuple(replace(self, symbols={**self.symbols, name: s}) for s in (below, rest))  # type: ignore[return-value]  # two
 
+    def only(self, point: Point) -> "Region":
+        """The part that is one point."""
+        return replace(
+            self, symbols={n: replace(s, low=point[n], high=point[n]) for n, s in self.symbols.items()}
+        )
+
     def corners(self) -> tuple[Point, ...]:
         """Corners and the middle, the largest first; of many symbols, corners with at most one least size."""
         names, ends = tuple(self.symbols), [(s.high, s.low) for s in self.symbols.values()]

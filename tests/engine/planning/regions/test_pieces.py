@@ -35,11 +35,12 @@ net (float[1, 16, H, 16] x, float[16, 16, 3, 3] w) => (float[1, 16, H, 16] y) {
 
 
 class Times(dict[str, float]):
-    """Times of Winograd's algorithm and of all other convolutions, linear in the rows of an image."""
+    """Times of the rows of convolutions by a name and of all others, linear in the rows of an image."""
 
-    def __init__(self, winograd: Line, other: Line) -> None:
+    def __init__(self, named: Line, other: Line, name: str = "implicit_gemm") -> None:
         super().__init__()
-        self.lines = winograd, other
+        self.lines = named, other
+        self.name = name
 
     def __bool__(self) -> bool:
         return True
@@ -49,7 +50,7 @@ class Times(dict[str, float]):
             return NEGLIGIBLE
         found = re.search(r"float32\[1, 16, (\d+), 16\]", key)
         assert found is not None, key
-        start, slope = self.lines["winograd" not in key.split(" ")[0]]
+        start, slope = self.lines[self.name not in key.split(" ")[0]]
         return (start + slope * int(found[1])) * 1e-6
 
     def best(self, rows: int) -> float:
@@ -84,46 +85,61 @@ def row_of(plan: RegionPlan, point: Point) -> str:
     return found
 
 
-CROSSING = Times((20.0, 1.0), (0.0, 3.0))  # equal at H=10; each loses over 100 % where the other is best
+# Equal at H=10; each loses over 100 % where the other is best. Both are of other layouts, or of the same.
+CROSSING = Times((20.0, 1.0), (0.0, 3.0))
+ALIKE = Times((20.0, 1.0), (0.0, 3.0), "winograd")
 
 
 def test_a_region_is_split_where_one_plan_loses_too_much(model: Path) -> None:
     plan = plan_of(model, CROSSING)
     assert 2 <= len(plan.pieces) <= MOST
-    assert "winograd" not in row_of(plan, {"H": 4})
-    assert "winograd" in row_of(plan, {"H": 128})
+    assert "implicit_gemm" not in row_of(plan, {"H": 4})
+    assert "implicit_gemm" in row_of(plan, {"H": 128})
     for point in plan.region.points():
         assert [p.region.contains(point) for p in plan.pieces].count(True) == 1
     for sample in plan.curve:
         height = sample.point["H"]
-        winograd = "winograd" in row_of(plan, sample.point)
-        start, slope = CROSSING.lines[not winograd]
+        named = "implicit_gemm" in row_of(plan, sample.point)
+        start, slope = CROSSING.lines[not named]
         assert sample.chosen.total == pytest.approx((start + slope * height) * 1e-6)
         assert sample.own.total == pytest.approx(CROSSING.best(height))
         assert sample.chosen.measured == pytest.approx(sample.chosen.total)
     assert len(plan.pieces) == MOST or max(s.loss for s in plan.curve) <= LOSS
 
 
-@pytest.mark.parametrize(("times", "winograd"), [((9.0, 1.0), True), ((11.0, 9.0), False)])
+def test_a_row_of_the_same_layouts_stands_in_where_it_is_faster(model: Path) -> None:
+    """No split: at each shape the plan has the row that was faster at the nearest one that was looked at."""
+    plan = plan_of(model, ALIKE)
+    (piece,) = plan.pieces
+    assert piece.region == plan.region
+    assert "winograd" not in row_of(plan, {"H": 4})
+    assert "winograd" in row_of(plan, {"H": 128})
+    for sample in plan.curve:
+        assert sample.chosen.total == pytest.approx(ALIKE.best(sample.point["H"]))
+        assert sample.loss == pytest.approx(1.0)
+    kernels = set(piece.kernels)
+    for point in plan.region.points():
+        assert kernels.issuperset(plan.at(point).kernels), "all kernels are known before the first run"
+
+
+@pytest.mark.parametrize(("times", "named"), [((9.0, 1.0), True), ((11.0, 9.0), False)])
 def test_a_plan_that_is_best_everywhere_serves_the_whole_region(
-    model: Path, times: Line, winograd: bool
+    model: Path, times: Line, named: bool
 ) -> None:
     plan = plan_of(model, Times(times, (10.0, 2.0)))
     (piece,) = plan.pieces
     assert piece.region == plan.region
-    assert ("winograd" in row_of(plan, {"H": 64})) == winograd
+    assert ("implicit_gemm" in row_of(plan, {"H": 64})) == named
     assert {s.loss for s in plan.curve} == {1.0}
 
 
-@pytest.mark.parametrize(("height", "winograd"), [(4, False), (128, True)])
-def test_expected_shapes_decide_between_plans_that_lose_little(
-    model: Path, height: int, winograd: bool
-) -> None:
+@pytest.mark.parametrize(("height", "named"), [(4, False), (128, True)])
+def test_expected_shapes_decide_between_plans_that_lose_little(model: Path, height: int, named: bool) -> None:
     times = Times((103.0, 0.95), (100.0, 1.0))  # equal at H=60, 3 % apart at the ends
     plan = plan_of(model, times, shape_histogram=(WeightedPoint({"H": height}, 0.5),))
     (piece,) = plan.pieces
-    assert ("winograd" in row_of(plan, {"H": height})) == winograd
-    assert ("winograd" in row_of(plan, {"H": 132 - height})) == winograd
+    assert ("implicit_gemm" in row_of(plan, {"H": height})) == named
+    assert ("implicit_gemm" in row_of(plan, {"H": 132 - height})) == named
     assert piece.anchor["H"] in {s.point["H"] for s in plan.curve}
 
 

@@ -60,3 +60,14 @@ def test_a_formula_that_falls_is_not_monotone() -> None:
     assert not Formula({(): 9, ("n",): -1}).is_monotone
     assert str(Formula({(): 9, ("n",): -1})) == "9 - n"
     assert Formula({(): -9}).is_monotone
+
+
+def test_what_is_rounded_to_an_alignment_is_a_quotient_in_units() -> None:
+    """Where a part of 60 W bytes begins, rounded down to 64: 60 W is no multiple of 64 at every second width."""
+    region = _region(w=":48..640%8")
+    points = region.samples()
+    found = fitted(region, points, [60 * p["w"] // 64 * 64 for p in points])
+    assert found is not None
+    assert found.unit == 64
+    for point in region.points():
+        assert found.at(point) == eval(str(found), dict(point)) == 60 * point["w"] // 64 * 64

@@ -50,7 +50,9 @@ def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denie
     Winograd's rows of tiles hold rings of as many. First the tallest are denied in the stream of the largest
     image, then all of more than a row in every stream.
     """
-    nbytes = {s.group.name: max(map(graph.nbytes, s.group.outputs)) for s in program.steps if s.group.outputs}
+    within = {name for stream in streams for name in stream.groups}
+    groups_in = (s.group for s in program.steps if s.group.name in within)
+    nbytes = {group.name: max(map(graph.nbytes, group.outputs)) for group in groups_in}
     largest = max((s.groups for s in streams), key=lambda names: max(nbytes[n] for n in names), default=())
     registry = program.compilation.registry.strips
     chosen = {s.group.name: s.choice.implementation.name for s in program.steps}

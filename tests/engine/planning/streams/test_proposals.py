@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from app.engine.core.plan import Compilation
@@ -116,6 +117,17 @@ def test_where_tiles_have_many_rows_other_implementations_are_proposed(tmp_path:
     assert peaks[0] > peaks[2]
     small = session.planned(compilation, replace(fast, prefer="memory"))
     assert peak(small) <= min(peaks)
+
+
+def test_plans_with_an_output_of_unknown_size_have_strips(network: Path, tmp_path: Path) -> None:
+    model = onnx.load(network)
+    model.graph.node.append(onnx.helper.make_node("NonZero", [model.graph.output[0].name], ["at"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("at", onnx.TensorProto.INT64, (4, "n")))
+    path = tmp_path / "found.onnx"
+    path.write_bytes(model.SerializeToString())
+    compilation = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+    small = session.planned(compilation, replace(OPTIONS, prefer="memory"))
+    assert any(isinstance(step.group, StreamGroup) for step in small.steps)
 
 
 def test_two_threads_have_no_strips(network: Path) -> None:

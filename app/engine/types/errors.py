@@ -116,7 +116,7 @@ class KernelError(EngineError, code="kernel-failed"):
     """A kernel cannot be found, compiled or run."""
 
 
-class OperandError(KernelError):
+class OperandError(KernelError, code="operands-invalid"):
     """Operands of a run do not fit an operator whose parameters or sizes only the run tells."""
 
 

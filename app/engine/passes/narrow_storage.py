@@ -22,6 +22,7 @@ from app.engine.core.registry import PlanningContext
 from app.engine.operators.attention_pattern import is_widening
 from app.engine.passes.partition import single
 from app.engine.passes.rewrite_operators import WIDENING
+from app.engine.rewrites.float_widening import CONVERTS
 from app.engine.types.precision import resolve
 
 HALVES: Mapping[str, ir.DataType] = {"bf16": ir.DataType.BFLOAT16, "fp16": ir.DataType.FLOAT16}
@@ -97,7 +98,9 @@ def _without_casts(compilation: Compilation) -> Compilation:
                 node.replace_input_with(index, cast.inputs[0])
                 if not _accepted(node, compilation):
                     node.replace_input_with(index, value)
-                elif not cast.outputs[0].uses():
+                    continue
+                node.meta[CONVERTS] = True
+                if not cast.outputs[0].uses():
                     compilation.graph.remove(cast, safe=True)
         for value in node.outputs:
             uses = value.uses()
@@ -107,6 +110,7 @@ def _without_casts(compilation: Compilation) -> Compilation:
                 if not _accepted(node, compilation):
                     value.type = kind
                     continue
+                node.meta[CONVERTS] = True
                 name = cast.outputs[0].name
                 cast.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
                 compilation.graph.remove(cast, safe=True)

@@ -28,6 +28,7 @@ from app.engine.core import graph
 from app.engine.core.group import ELEMENTWISE, Group
 from app.engine.core.plan import Compilation
 from app.engine.report.onnx import proto_of
+from app.engine.rewrites.float_widening import CONVERTS, HALVES, WIDE
 from app.engine.rewrites.quantization import DEQUANTIZED
 from app.engine.types.layout import Layout, blocked
 
@@ -59,7 +60,7 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
             nodes.append(library.call(group, protos))
         else:
             for node, own in zip(group.nodes, protos):
-                nodes.extend(_in_floats(node, own) if DEQUANTIZED in node.meta else [own])
+                nodes.extend(_standard(node, own))
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     _retype(proto.graph, layouts)
@@ -138,6 +139,36 @@ def _name(value: ir.Value) -> str:
     return value.name or ""
 
 
+def _standard(node: ir.Node, written: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A node of the plan in operators of ONNX; `written` is it under the names of where it is written."""
+    if DEQUANTIZED in node.meta:
+        return _in_floats(node, written)
+    return _between_casts(node, written) if CONVERTS in node.meta else [written]
+
+
+def _between_casts(node: ir.Node, written: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A node whose kernel converts 16-bit floats: computed in float32 between casts."""
+    before: list[onnx.NodeProto] = []
+    after: list[onnx.NodeProto] = []
+    wide = onnx.NodeProto()
+    wide.CopyFrom(written)
+    for index, value in enumerate(node.inputs):
+        if value is not None and value.dtype in HALVES:
+            wide.input[index] = f"{written.output[0]}.wide{index}"
+            before.append(_cast(written.input[index], wide.input[index], WIDE))
+    for index, value in enumerate(node.outputs):
+        if value.dtype in HALVES and written.output[index]:
+            wide.output[index] = f"{written.output[index]}.wide"
+            after.append(_cast(wide.output[index], written.output[index], value.dtype))
+    return [*before, wide, *after]
+
+
+def _cast(source: str, to: str, kind: ir.DataType) -> onnx.NodeProto:
+    node = onnx.NodeProto(op_type="Cast", input=[source], output=[to])
+    node.attribute.add(name="to", type=onnx.AttributeProto.INT, i=kind)
+    return node
+
+
 def _in_floats(node: ir.Node, product: onnx.NodeProto) -> list[onnx.NodeProto]:
     """An integer product as one of float32: DequantizeLinear with scale 1, Conv or MatMul, Cast.
 
@@ -166,9 +197,7 @@ def _in_floats(node: ir.Node, product: onnx.NodeProto) -> list[onnx.NodeProto]:
     op = node.op_type.removesuffix("Integer")
     floats = onnx.NodeProto(op_type=op, name=product.name, input=operands, output=[f"{sums}.real"])
     floats.attribute.extend(product.attribute)
-    cast = onnx.NodeProto(op_type="Cast", input=floats.output, output=[sums])
-    cast.attribute.add(name="to", type=onnx.AttributeProto.INT, i=onnx.TensorProto.INT32)
-    return [*nodes, floats, cast]
+    return [*nodes, floats, _cast(floats.output[0], sums, ir.DataType.INT32)]
 
 
 # The axis of the second operand that vectors of zero points lie along.
@@ -306,13 +335,6 @@ class _Body:
             source = self.step("Slice", source, self.ints([0] * len(axes)), self.ints(ends), self.ints(axes))
         return source
 
-    def copy(self, proto: onnx.NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """A node of the graph as one of the function."""
-        node = onnx.NodeProto(op_type=proto.op_type, domain=proto.domain, input=inputs, output=outputs)
-        node.attribute.extend(proto.attribute)
-        self.nodes.append(node)
-        return node
-
 
 def _axes(layout: Layout) -> tuple[int, ...]:
     """The logical axis of every physical one."""
@@ -341,14 +363,12 @@ def _body(group: Group, protos: Sequence[onnx.NodeProto], layouts: dict[ir.Value
         outputs = [inside[name] if name else "" for name in proto.output]
         if node.op_type in IDENTITIES and node.domain == DOMAIN:
             inside[proto.output[0]] = inputs[0]
-        elif DEQUANTIZED in node.meta:
-            renamed = onnx.NodeProto(op_type=proto.op_type, input=inputs, output=outputs)
-            renamed.attribute.extend(proto.attribute)
-            body.nodes.extend(_in_floats(node, renamed))
-        else:
-            made = body.copy(proto, inputs, outputs)
-            if direct is not None:
-                direct.adapt(body, node, made)
+            continue
+        made = onnx.NodeProto(op_type=proto.op_type, domain=proto.domain, input=inputs, output=outputs)
+        made.attribute.extend(proto.attribute)
+        body.nodes.extend(_standard(node, made))
+        if direct is not None:
+            direct.adapt(body, node, body.nodes[-1])
     for value, to in results.items():
         held = inside[_name(value)]
         if direct is None and value in layouts:
@@ -436,6 +456,8 @@ def _direct(group: Group, layouts: dict[ir.Value, Layout]) -> _Direct | None:
     """How a group works on blocked tensors, or None where it has to convert them."""
     found = {layouts.get(v) for v in group.outputs}
     layout = found.pop()
+    if any(not node.meta.keys().isdisjoint((DEQUANTIZED, CONVERTS)) for node in group.nodes):
+        return None
     if found or layout is None:
         return None
     read = {layouts.get(v) for v in group.inputs}

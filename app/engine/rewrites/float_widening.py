@@ -19,6 +19,8 @@ from app.engine.model.operand_types import result_follows
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 WIDE = ir.DataType.FLOAT
+# Key of `meta` of nodes whose kernels convert 16-bit floats as they load and store; operators of ONNX do not.
+CONVERTS = "stowplan.converts"
 RULE = "compute_in_float32"
 
 # Operators that move elements and look at none of them.

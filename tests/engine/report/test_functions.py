@@ -19,6 +19,7 @@ from app.engine.passes.infer_layouts import InferLayouts
 from app.engine.planning import session
 from app.engine.report.functions import DOMAIN, inlined, with_functions
 from app.engine.report.onnx import export, proto_of, write
+from app.engine.rewrites.float_widening import CONVERTS
 from app.engine.runtime.oracle import runtime
 from app.engine.types.layout import Layout
 from app.engine.types.options import Bindings, Options
@@ -142,6 +143,26 @@ def test_an_operator_computes_the_same_over_blocked_tensors(name: str, lanes: in
     path = saved(BODIES[name], tmp_path)
     found = planned(path, Bindings(), "blocked", lanes)
     assert assert_equal_results(path, found, {"x0": normal(1, C, H, H)}, tmp_path)
+
+
+HALF = (
+    'r = Resize<mode = "linear">(x, , scales) h = Cast<to = 10>(r) g = Concat<axis = 1>(h, h)'
+    " f = Cast<to = 1>(g) p = MaxPool<kernel_shape = [2, 2]>(f) y = Relu(p)"
+)
+
+
+def test_nodes_whose_kernels_convert_16_bit_floats_stand_between_casts(tmp_path: Path) -> None:
+    path = saved(HALF, tmp_path)
+    found = planned(path, Bindings(), "blocked", 8)
+    converting = [node.op_type for node in found.graph if CONVERTS in node.meta]
+    assert converting == ["Resize", "MaxPool"]
+    inputs = {"x0": normal(1, C, H, H)}
+    expected = runtime(path, threads=1, optimized=False)(inputs)["y"]
+    functions = with_functions(found)
+    for name, proto in (("functions", functions), ("inlined", inlined(functions))):
+        write(proto, tmp_path / f"{name}.onnx")
+        result = runtime(tmp_path / f"{name}.onnx", threads=1, optimized=True)(inputs)["y"]
+        assert_close(np.asarray(result), np.asarray(expected), 1e-3)
 
 
 def test_a_call_tells_the_layouts_and_a_value_its_logical_shape(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 import pytest
 
 from app.engine.core.plan import Compilation
@@ -120,11 +120,13 @@ def test_where_tiles_have_many_rows_other_implementations_are_proposed(tmp_path:
 
 
 def test_plans_with_an_output_of_unknown_size_have_strips(network: Path, tmp_path: Path) -> None:
-    model = onnx.load(network)
-    model.graph.node.append(onnx.helper.make_node("NonZero", [model.graph.output[0].name], ["at"]))
-    model.graph.output.append(onnx.helper.make_tensor_value_info("at", onnx.TensorProto.INT64, (4, "n")))
-    path = tmp_path / "found.onnx"
-    path.write_bytes(model.SerializeToString())
+    model, path = ir.load(network), tmp_path / "found.onnx"
+    found = ir.node("NonZero", [model.graph.outputs[0]])
+    (at,) = found.outputs
+    at.name, at.type, at.shape = "at", ir.TensorType(ir.DataType.INT64), ir.Shape((4, "n"))
+    model.graph.append(found)
+    model.graph.outputs.append(at)
+    ir.save(model, path)
     compilation = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
     small = session.planned(compilation, replace(OPTIONS, prefer="memory"))
     assert any(isinstance(step.group, StreamGroup) for step in small.steps)

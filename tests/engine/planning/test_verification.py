@@ -14,6 +14,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.entry import optimize
 from app.engine.report.functions import with_functions
 from app.engine.report.onnx import write
+from app.engine.runtime import oracle
 from app.engine.types.options import Bindings, Options
 from app.engine.types.saturation import VNNI
 from app.engine.types.target import Target, host
@@ -156,3 +157,22 @@ def test_onnxruntime_is_given_no_integer_products_on_a_cpu_without_vnni(
     assert selector is not None
     reason = selector.start(group.anchor, PlanningContext(machine()))
     assert (reason is not None and "saturates" in reason) == refuses
+
+
+@pytest.mark.skipif(
+    VNNI.isdisjoint(host().isa), reason="onnxruntime saturates here, so the evaluator runs files"
+)
+def test_files_of_quantized_models_may_differ_as_the_optimizations_of_onnxruntime_do(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = oracle.runtime
+
+    def moved(path: Path, *, threads: int, optimized: bool) -> Callable[..., dict[str, Any]]:
+        run, factor = real(path, threads=threads, optimized=optimized), 1.005 if optimized else 1.0
+        return lambda inputs: {name: array * np.float32(factor) for name, array in run(inputs).items()}
+
+    monkeypatch.setattr(oracle, "runtime", moved)
+    monkeypatch.setattr(oracle, "spread", lambda *_: {})
+    found = optimized(dequantized(tmp_path), compiler)["verification"]
+    assert [row["tolerance"] for row in found["exported"]] == [pytest.approx(2 * 0.005, rel=0.01)]
+    assert [row["tolerance"] for row in found["outputs"]] == [1e-4]

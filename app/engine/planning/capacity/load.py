@@ -112,7 +112,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What became of requests at given moments.
+    """Outcome of requests that were sent at given moments.
 
     Attributes:
         seconds: from the moment of each request to its answer, also where it was sent late.

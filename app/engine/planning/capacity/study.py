@@ -17,20 +17,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Runnable(load.Runnable, Protocol):
-    """A program that tells its memory.
-
-    Attributes:
-        own_bytes: of its arena, inputs and outputs; weights, which instances share, are no part of it.
-        arena_bytes: of them those of the arena, which other programs of the instance use too.
-    """
+    """A program that tells its memory."""
 
     @property
     def own_bytes(self) -> int:
-        """See above."""
+        """Bytes of its arena, inputs and outputs; weights, which instances share, are no part of it."""
 
     @property
     def arena_bytes(self) -> int:
-        """See above."""
+        """Bytes of its arena, which other programs of the instance use too."""
 
     def close(self) -> None:
         """Give its threads back."""

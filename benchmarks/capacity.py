@@ -54,7 +54,7 @@ class Case:
 
     @property
     def bindings(self) -> Bindings:
-        """What a job would be told."""
+        """Answer that a job would get."""
         return Bindings(shapes={k: v.shape for k, v in self.inputs.items()}, values=dict(self.fixed))
 
     @property

@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What became of a load.
+    """Outcome of a load.
 
     Attributes:
         outcomes: of the requests that were sent.

@@ -50,7 +50,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh(cache: Path) -> dict[str, str]:
-    """What kernels compute in the process that compiles them."""
+    """Digests of kernels in the process that compiles them."""
     return digests(cache, "float32")
 
 

@@ -22,7 +22,7 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.export.test_library import drawn, instance, planned, pytestmark, ran  # noqa: F401
 from tests.engine.export.test_static_program import check as check_alone
 from tests.engine.export.test_static_program import needs_linker
-from tests.engine.passes.streams.chains import OPTIONS, Network
+from tests.engine.passes.streams.chains import OPTIONS, inverted_residuals
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 TEXTS = {
@@ -75,17 +75,8 @@ def head(text: str) -> str:
 @pytest.fixture
 def in_strips(tmp_path: Path) -> Program:
     """A program that takes less memory in strips of rows."""
-    net = Network((3, 40, 40))
-    net.conv(16, 3)
-    x = net.last
-    net.conv(48)
-    net.apply("Relu({})")
-    net.conv(0, 3, group=-1)
-    net.conv(16)
-    net.apply(f"Add({x}, {{}})")
-    net.conv(32, 3, 2)
     options = replace(OPTIONS, prefer="memory")
-    path = net.save(tmp_path)
+    path = inverted_residuals(1).save(tmp_path)
     program = session.planned(
         session.canonical(load(path), host(), options, Bindings(), load_registry()), options
     )

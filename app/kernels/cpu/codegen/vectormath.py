@@ -140,7 +140,7 @@ def _power_and_rest(x, offset):
 @inlined
 def exp32(x):
     """The exponential; what would be below 2**-125.5 is 0."""
-    # Of n = 128 the half: 2**128 is infinity, and the product of it and a number below 1 may be none.
+    # Half of n = 128 is enough: 2**128 is infinity, and its product with a number below 1 may be finite.
     power, m = _power_and_rest(_clamped(x, FLUSHED + HALF, HIGHEST), ONE)
     return muladd(power, m, power) * TWO
 

@@ -100,6 +100,21 @@ class Network:
         return path
 
 
+def inverted_residuals(blocks: int) -> Network:
+    """Blocks as in MobileNetV2 between a convolution and one of stride 2, on an image of 3 x 40 x 40."""
+    net = Network((3, 40, 40))
+    net.conv(16, 3)
+    for _ in range(blocks):
+        x = net.last
+        net.conv(48)
+        net.apply("Relu({})")
+        net.conv(0, 3, group=-1)
+        net.conv(16)
+        net.apply(f"Add({x}, {{}})")
+    net.conv(32, 3, 2)
+    return net
+
+
 def random_network(seed: int) -> Network:
     """Bottlenecks with and without residual sums, plain convolutions and pooling, of any windows."""
     random = Random(seed)

@@ -20,23 +20,13 @@ from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, MemoryConcessions
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.passes.streams.chains import OPTIONS, Network
+from tests.engine.passes.streams.chains import OPTIONS, Network, inverted_residuals
 from tests.harness import Array
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    net = Network((3, 40, 40))
-    net.conv(16, 3)
-    for _ in range(2):
-        x = net.last
-        net.conv(48)
-        net.apply("Relu({})")
-        net.conv(0, 3, group=-1)
-        net.conv(16)
-        net.apply(f"Add({x}, {{}})")
-    net.conv(32, 3, 2)
-    return net.save(tmp_path_factory.mktemp("streams"))
+    return inverted_residuals(2).save(tmp_path_factory.mktemp("streams"))
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ Array = np.ndarray[Any, Any]
 Json = dict[str, Any]
 MODELS = ("resnet50", "minilm_l6", "ppocrv4_det", "mobilenetv2")
 ROUNDS = 3
+_PART = 5.0  # seconds of a part of the load whose percentile is told by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +249,12 @@ def onnxruntime_of(
 def loaded(chosen: Json, way: Configuration, instances: Sequence[load.Instance], seconds: float) -> Json:
     """A long load at the rate of the answer, beside its prediction."""
     moments = arrivals(chosen["rate"], round(chosen["rate"] * seconds))
-    found = load.offered(instances, moments, way).seconds
+    offered = load.offered(instances, moments, way)
+    found, runs = offered.seconds, np.concatenate(list(offered.runs.values()))
+    parts = np.array_split(found, max(1, round(seconds / _PART)))
     return {
+        "run": float(runs.mean()),
+        "p99 of parts": [float(np.percentile(part, 99)) for part in parts],
         "rate": chosen["rate"],
         "throughput": len(moments) / float((moments + found).max()),
         "p50": float(np.percentile(found, 50)),

@@ -31,6 +31,7 @@ from app.engine.types.options import Bindings, Options
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.row import recorded_inputs
+from benchmarks.serving import ranges_of
 
 Array = np.ndarray[Any, Any]
 Json = dict[str, Any]
@@ -56,7 +57,9 @@ class Case:
     @property
     def bindings(self) -> Bindings:
         """Answer that a job would get."""
-        return Bindings(shapes={k: v.shape for k, v in self.inputs.items()}, values=dict(self.fixed))
+        shapes = {name: array.shape for name, array in self.inputs.items()}
+        ranges = {name: (first, end) for name, (first, end) in ranges_of(self.inputs).items()}
+        return Bindings(shapes=shapes, values=dict(self.fixed), ranges=ranges)
 
     @property
     def fed(self) -> dict[str, Array]:

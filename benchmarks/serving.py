@@ -154,7 +154,7 @@ def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, **how: 
             sys.exit(f"the model is {deployed.state}: {deployed.detail}")
 
 
-def ranges_of(inputs: dict[str, Array]) -> dict[str, list[int]]:
+def ranges_of(inputs: Mapping[str, Array]) -> dict[str, list[int]]:
     """Half-open ranges of the integers in inputs, from which others are drawn."""
     return {
         name: [int(array.min()), int(array.max()) + 1]

@@ -109,7 +109,7 @@ class Study:
         instances = self.loaded(count, threads, (size,))
         found = load.back_to_back(instances, size, RUN_SECONDS)
         if size == 1:
-            rate = LOAD * count / float(found.mean())
+            rate = min(LOAD * count / float(found.mean()), load.MAX_RATE)
             moments = arrivals(rate, max(MIN_REQUESTS, round(rate * LOAD_SECONDS)))
             runs = load.offered(instances, moments, Configuration(count, threads)).runs[1]
             self.slowed[count, threads] = float(runs.mean() / found.mean())

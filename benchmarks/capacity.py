@@ -31,11 +31,13 @@ from app.engine.types.options import Bindings, Options
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.row import recorded_inputs
+from benchmarks.serving import ranges_of
 
 Array = np.ndarray[Any, Any]
 Json = dict[str, Any]
 MODELS = ("resnet50", "minilm_l6", "ppocrv4_det", "mobilenetv2")
 ROUNDS = 3
+_PART = 5.0  # seconds of a part of the load whose percentile is told by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class Case:
     @property
     def bindings(self) -> Bindings:
         """Answer that a job would get."""
-        return Bindings(shapes={k: v.shape for k, v in self.inputs.items()}, values=dict(self.fixed))
+        shapes = {name: array.shape for name, array in self.inputs.items()}
+        ranges = {name: (first, end) for name, (first, end) in ranges_of(self.inputs).items()}
+        return Bindings(shapes=shapes, values=dict(self.fixed), ranges=ranges)
 
     @property
     def fed(self) -> dict[str, Array]:
@@ -248,8 +252,12 @@ def onnxruntime_of(
 def loaded(chosen: Json, way: Configuration, instances: Sequence[load.Instance], seconds: float) -> Json:
     """A long load at the rate of the answer, beside its prediction."""
     moments = arrivals(chosen["rate"], round(chosen["rate"] * seconds))
-    found = load.offered(instances, moments, way).seconds
+    offered = load.offered(instances, moments, way)
+    found, runs = offered.seconds, np.concatenate(list(offered.runs.values()))
+    parts = np.array_split(found, max(1, round(seconds / _PART)))
     return {
+        "run": float(runs.mean()),
+        "p99 of parts": [float(np.percentile(part, 99)) for part in parts],
         "rate": chosen["rate"],
         "throughput": len(moments) / float((moments + found).max()),
         "p50": float(np.percentile(found, 50)),

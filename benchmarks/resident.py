@@ -1,8 +1,9 @@
 """`make bench-resident`: resident memory of a model with several shapes and instances, by /proc/PID/smaps.
 
 Each row is a process of its own that plans the model for batches of 1, 2, ... and binds the instances, then
-runs each once. Growth is counted from a small model that ran there before, which brings the interpreter and
-the compiler; file pages that are mapped count whole. It is to be packed weights and all arenas at most;
+runs each once. Growth is counted from a small model that ran there before, which brings the interpreter, the
+compiler and the operators of the reference evaluator, which planning imports for any model; file pages that
+are mapped count whole. It is to be packed weights and all arenas at most;
 programs of one instance share an arena.
 """
 
@@ -31,7 +32,8 @@ from benchmarks import models
 OPTIONS = Options(autotune=False, choose="first")
 SMALL = """<ir_version: 10, opset_import: ["" : 21]>
 small (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) <float[4, 3, 1, 1] w = {1,2,3,4,5,6,7,8,9,1,2,3}> {
-y = Conv (x, w)
+c = Conv (x, w)
+y = Softmax <axis = 1> (c)
 }"""
 
 

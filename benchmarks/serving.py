@@ -65,6 +65,8 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=1.0, help="seconds that a request of it may take")
     parser.add_argument("--connections", type=int, default=256, help="of an overload")
     parser.add_argument("--instances", type=int, default=1, help="of the deployment")
+    parser.add_argument("--batch-sizes", type=int, nargs="*", default=(), help="requests computed together")
+    parser.add_argument("--batch-delay", type=float, default=0.0, help="ms that one waits for others")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     return parser.parse_args(line)
 
@@ -80,7 +82,8 @@ def main(line: Sequence[str] | None = None) -> None:
             sys.exit(f"{found.name}: {found.reason}")
         inputs = recorded_inputs(found.path) or seeded_inputs(found.path, kernels)
         with service(Path(scratch), kernels) as url:
-            deploy(url, found.path, inputs, arguments.threads, arguments.instances)
+            batches = {"batch_sizes": arguments.batch_sizes, "batch_delay_ms": arguments.batch_delay}
+            deploy(url, found.path, inputs, arguments.threads, instances=arguments.instances, **batches)
             if arguments.overload:
                 row = overload(url, inputs, models.bindings_of(inputs).values, arguments)
             else:
@@ -122,8 +125,8 @@ def service(scratch: Path, kernels: Path) -> Iterator[str]:
         process.wait(30)
 
 
-def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, instances: int = 1) -> None:
-    """Optimize the model and wait until it answers."""
+def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, **how: Any) -> None:
+    """Optimize the model, deploy it as `Client.deploy` has it, and wait until it answers."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
         with contextlib.suppress(OSError):
@@ -145,13 +148,13 @@ def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, instanc
         done = client.wait(job.id)
         if done.state != "succeeded":
             sys.exit(f"the job {done.state}: {done.code} {done.detail}")
-        client.deploy(job.id, NAME, instances=instances)
+        client.deploy(job.id, NAME, **how)
         deployed = client.wait_until_ready(NAME, timeout=READY_SECONDS)
         if deployed.state != "ready":
             sys.exit(f"the model is {deployed.state}: {deployed.detail}")
 
 
-def ranges_of(inputs: dict[str, Array]) -> dict[str, list[int]]:
+def ranges_of(inputs: Mapping[str, Array]) -> dict[str, list[int]]:
     """Half-open ranges of the integers in inputs, from which others are drawn."""
     return {
         name: [int(array.min()), int(array.max()) + 1]
@@ -248,6 +251,7 @@ def overload(
         "refused_ms": percentiles([o.seconds for o in refused]),
         "sender_late_ms": percentiles([o.late for o in outcomes]),
         "without_retry_after": sum(o.retry_after is None for o in refused),
+        "held_ms": held_ms(url),
         "grown_bytes": grown,
     }
 
@@ -293,6 +297,7 @@ def overload_table(row: dict[str, Any]) -> Table:
         ("refused without Retry-After", str(row["without_retry_after"]), "0"),
         ("not sent: no connection was free", str(row["unsent"]), ""),
         ("sent late, p50, p99, most", " ".join(figures[2]) + " ms", ""),
+        ("held for a batch while an instance was free, p99", f"at most {row['held_ms']:g} ms", "its delay"),
         ("resident memory grown", f"{row['grown_bytes'] / 2**20:.0f} MiB", "flat"),
     ):
         table.add_row(*line)
@@ -317,6 +322,16 @@ def mean_ms(url: str, part: str) -> float:
         found[name] = float(rest.rpartition(" ")[2]) if rest else 0.0
     family = f"stowplan_inference{part}_seconds"
     return found[f"{family}_sum"] / found[f"{family}_count"] * 1e3
+
+
+def held_ms(url: str) -> float:
+    """Upper bound, of those that the service counts by, of 99 % of the times that requests were held."""
+    counts: dict[float, float] = {}
+    for line in httpx.get(f"{url}/metrics").text.splitlines():
+        if line.startswith("stowplan_inference_held_seconds_bucket"):
+            bound = float(line.partition('le="')[2].partition('"')[0])
+            counts[bound] = float(line.rpartition(" ")[2])
+    return min(bound for bound, count in counts.items() if count >= 0.99 * max(counts.values())) * 1e3
 
 
 class Caller:

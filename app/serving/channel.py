@@ -29,9 +29,9 @@ COMPILING: Final = "a program for these shapes is still being compiled: try agai
 STOPPING: Final = "stopping"  # state of a process that ends when every API process has closed its connection
 BUILDING: Final = Struct("<cQ")  # b"B", id: it waits for a program of its shapes
 NEEDS: Final = Struct("<cQQ")  # b"N", id, bytes: the answer does not fit
-# b"A", id, seconds that the request had, status, bytes, bytes of the header, seconds: waited, ran, until
-# another try (0: it is no use)
-ANSWER: Final = Struct("<cQdHQqddI")
+# b"A", id, seconds that the request had, status, bytes, bytes of the header, seconds: waited, held, ran,
+# until another try (0: it is no use)
+ANSWER: Final = Struct("<cQdHQqdddI")
 
 
 def folder_of(data: Path) -> Path:

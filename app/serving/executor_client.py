@@ -45,7 +45,8 @@ class Reply:
     """Answer of the executor.
 
     Attributes:
-        waited: seconds; None for a request that it did not begin, as `ran`.
+        waited: seconds; None for a request that it did not begin, as `held` and `ran`.
+        held: part of it that it waited for others of its batch while an instance was free.
         retry_after: seconds after which another try may succeed; 0 where none helps.
     """
 
@@ -53,6 +54,7 @@ class Reply:
     body: bytes
     header_nbytes: int
     waited: float | None
+    held: float | None
     ran: float | None
     retry_after: int = 0
 

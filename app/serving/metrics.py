@@ -28,6 +28,10 @@ class Metrics:
         self._durations = (
             histogram("stowplan_inference_seconds", "Time of inferences, from the request to the answer."),
             histogram("stowplan_inference_wait_seconds", "Time of inferences in the queue of their model."),
+            histogram(
+                "stowplan_inference_held_seconds",
+                "Time of inferences that waited for others of their batch while an instance was free.",
+            ),
             histogram("stowplan_inference_run_seconds", "Time of inferences in the process of their model."),
         )
         for name, documentation, value in (
@@ -54,10 +58,10 @@ class Metrics:
         ):
             Gauge(name, documentation, registry=registry).set_function(value)
 
-    def note(self, status: int, seconds: float, waited: float | None, ran: float | None) -> None:
-        """Count a request that was answered."""
+    def note(self, status: int, *seconds: float | None) -> None:
+        """Count a request that was answered; seconds in all, of the queue, held there, and of its run."""
         self._requests.labels(str(status)).inc()
-        for histogram, value in zip(self._durations, (seconds, waited, ran)):
+        for histogram, value in zip(self._durations, seconds, strict=True):
             if value is not None:
                 histogram.observe(value)
 

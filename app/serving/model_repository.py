@@ -49,9 +49,9 @@ class Deployed:
         try:
             reply = await self.client.infer(body, nbytes, header, waited)
         except InferenceError as error:
-            self.metrics.note(error.status, time.monotonic() - began, None, None)
+            self.metrics.note(error.status, time.monotonic() - began, None, None, None)
             raise
-        self.metrics.note(reply.status, time.monotonic() - began, reply.waited, reply.ran)
+        self.metrics.note(reply.status, time.monotonic() - began, reply.waited, reply.held, reply.ran)
         return reply
 
 

@@ -32,6 +32,7 @@ def test_helpers_fill_the_cache_with_working_kernels(tmp_path: Path) -> None:
         assert loaded.has(kernel, types, static, takes_thread)
         compiled = loaded.compile(kernel, types, static, takes_thread=takes_thread)
         assert compiled.keep.cache_hits == 1
+        assert compiled.keep._library._shared_module is None, "a module of LLVM takes more than its code"
         x = np.arange(9).astype(kind)
         y = np.zeros_like(x)
         call(compiled, x.ctypes.data, y.ctypes.data, 0, x.size)

@@ -81,6 +81,17 @@ def test_a_task_waits_no_longer_than_its_delay() -> None:
     assert time.monotonic() - began >= 0.04
 
 
+def test_a_task_is_held_while_an_instance_is_free_and_not_while_all_run() -> None:
+    came, programs = request(1, ago=20.0), ready(2)
+    line = queue((came, programs), delay=0.05)
+    assert numbers(line.take()) == [1]
+    assert came.held < 10.0, "no instance was free before"
+    fresh = request(2)
+    line.put(fresh, INFERENCE, programs)
+    assert numbers(line.take()) == [2]
+    assert fresh.held >= 0.04
+
+
 def test_a_request_that_cannot_be_answered_in_time_is_refused_with_the_time_to_wait() -> None:
     line = queue(*((request(i), ready(seconds=1.0)) for i in range(4)), delay=0.0)
     with pytest.raises(InferenceError, match="4 requests wait for the model, for about 4 s") as refused:

@@ -117,7 +117,7 @@ async def deploy_job(
 async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf) -> CapacityAnswer:
     """Find instances, threads and batches that answer most requests within bounds, in a limited process.
 
-    A few configurations are measured back to back, latencies under random arrivals of these and of the others
+    A few configurations are measured under load, latencies under random arrivals of these and of the others
     are predicted, and the chosen one is verified by such a load. All of it is without HTTP, on cores that
     nothing else should use meanwhile.
     """

@@ -47,7 +47,7 @@ class Client:
             channel.ANSWER.pack(
                 *(b"A", request.id, request.deadline - request.began),
                 *(told.status, answer.nbytes, answer.header_nbytes),
-                *(told.waited, told.ran, told.retry_after),
+                *(told.waited, request.held, told.ran, told.retry_after),
             )
         )
 
@@ -70,6 +70,7 @@ class Request:
         began: when the API began to receive it, by the monotonic clock, which all processes have in common.
         deadline: by the same clock.
         came: to this process.
+        held: seconds that it waited for others of its batch while an instance was free.
     """
 
     client: Client
@@ -81,6 +82,7 @@ class Request:
     began: float
     deadline: float
     came: float
+    held: float = 0.0
     _unanswered: threading.Lock = field(default_factory=threading.Lock)
 
     @property

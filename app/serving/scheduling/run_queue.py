@@ -54,6 +54,8 @@ class RunQueue:
         self._tasks: deque[Task] = deque()
         self._seconds = 0.0  # that the tasks will take, as far as known
         self._running = 0.0  # that those which run take
+        self._idle = 0  # instances that wait for tasks
+        self._idle_since = 0.0  # moment from which on there was one
         self._deadlines: list[tuple[float, int, Request, InferenceError]] = []  # a heap
         self._order = itertools.count()
         self._changed = threading.Condition()
@@ -99,6 +101,9 @@ class RunQueue:
         `batch_seconds` since it came at most; then it goes with as many as a batch takes.
         """
         with self._changed:
+            if not self._idle:
+                self._idle_since = time.monotonic()
+            self._idle += 1
             while True:
                 while not self._tasks:
                     self._changed.wait()
@@ -109,10 +114,13 @@ class RunQueue:
                 if found:
                     break
                 self._changed.wait(patience)
+            self._idle -= 1
+            now = time.monotonic()
             for task in found:
                 self._tasks.remove(task)
                 self._left(task)
                 self._running += task.seconds
+                task.request.held = now - max(task.request.came, self._idle_since)
             if self._tasks:
                 self._changed.notify()
             return found

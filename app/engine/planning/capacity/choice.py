@@ -7,8 +7,9 @@ from typing import Any
 from app.engine.planning.capacity.configuration import Configuration
 from app.engine.planning.capacity.queueing import Prediction, RunTimes, predicted
 
-MAX_LOAD = 0.9  # share of saturation; near it the queue grows with every second of a slower machine
-_SHARES = (0.9, 0.75, 0.6, 0.45, 0.3, 0.15, 0.05)  # of saturation, at which predictions are made
+MAX_LOAD = 0.8  # share of saturation: runs that take 1 % longer make the waits of a queue 5 % longer there
+_SHARES = (MAX_LOAD, 0.7, 0.6, 0.45, 0.3, 0.15, 0.05)  # of saturation, at which predictions are made
+_SLOWER = 1.05  # factor of run times with which a bound must hold: those of a later minute differ so much
 _HALVINGS = 4  # of the interval between two of them
 _COARSE = 4_000  # requests of a prediction in the search
 _ALIKE = 0.97  # share of the highest rate from which on the smaller configuration is taken
@@ -72,35 +73,35 @@ def chosen(candidates: Iterable[Candidate]) -> tuple[Candidate, Prediction] | No
 
 
 def highest_rate(times: RunTimes, configuration: Configuration, bound: Bound | None) -> Prediction | None:
-    """The prediction at the highest rate that meets the bound; None where no rate of those tried does."""
+    """The prediction at the highest rate that meets the bound, also where runs take `_SLOWER` times as long.
+
+    None where no rate of those tried does.
+    """
     saturation = times.saturation(configuration)
+    slower = RunTimes({size: _SLOWER * found for size, found in times.samples.items()})
 
-    def at(share: float) -> Prediction:
-        return predicted(share * saturation, times, configuration, _percentiles(bound), _COARSE)
+    def holds(share: float) -> bool:
+        found = predicted(share * saturation, slower, configuration, _percentiles(bound), _COARSE)
+        return bound is None or bound.holds(found)
 
-    above = None
+    above, share = None, MAX_LOAD
     for share in _SHARES:
-        found = at(share)
-        if bound is None or bound.holds(found):
+        if holds(share):
             break
         above = share
     else:
         return None
-    if bound is None or above is None:
-        return found
-    for _ in range(_HALVINGS):
-        middle = (share + above) / 2
-        if bound.holds(tried := at(middle)):
-            share, found = middle, tried
-        else:
-            above = middle
-    return found
+    if above is not None:
+        for _ in range(_HALVINGS):
+            middle = (share + above) / 2
+            share, above = (middle, above) if holds(middle) else (share, middle)
+    return predicted(share * saturation, times, configuration, _percentiles(bound), _COARSE)
 
 
 def curve(row: Candidate, bound: Bound | None) -> Iterator[Prediction]:
     """Predictions from a light load to nearly saturation."""
     saturation = row.times.saturation(row.configuration)
-    for share in (*reversed(_SHARES), 0.95):
+    for share in (*reversed(_SHARES), 0.9, 0.95):
         rate = share * saturation
         yield predicted(rate, row.times, row.configuration, _percentiles(bound), _COARSE)
 

@@ -20,6 +20,7 @@ from app.engine.planning.capacity.configuration import SWITCH_SECONDS, Configura
 from app.engine.planning.capacity.queueing import Seconds
 
 MIN_RUNS = 4  # of each instance that runs back to back
+MAX_RATE = 3000.0  # requests per second that a load can send from this process
 
 
 class Runnable(Protocol):

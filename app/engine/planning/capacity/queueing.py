@@ -30,12 +30,10 @@ class RunTimes:
     """Seconds of runs of one configuration.
 
     Attributes:
-        samples: by number of requests in a run, while all instances run.
-        alone: time of a run while no other instance runs, over that while all do; at most 1.
+        samples: by number of requests in a run, under a load.
     """
 
     samples: Mapping[int, Seconds]
-    alone: float = 1.0
 
     def saturation(self, configuration: Configuration) -> float:
         """Requests per second of instances that always run, each with as many requests as it can take."""
@@ -72,7 +70,7 @@ def latencies(
         size: times.samples[size][(draws * len(times.samples[size])).astype(np.intp)].tolist()
         for size in configuration.sizes
     }
-    largest, delay, others = configuration.largest, configuration.delay, configuration.instances - 1
+    largest, delay = configuration.largest, configuration.delay
     free = [0.0] * configuration.instances  # moments at which instances become free; a heap
     answered = np.empty(len(came))
     first, last = 0, 0.0
@@ -86,9 +84,6 @@ def latencies(
             now = min(full, came[first] + delay)
             size = count_to_take(bisect_right(came, now, first) - first, 0.0, configuration.sizes)
         seconds = drawn[size][first]
-        if others:
-            busy = sum(moment > now for moment in free)
-            seconds *= times.alone + (1.0 - times.alone) * min(busy, others) / others
         heapq.heapreplace(free, now + seconds)
         answered[first : first + size] = now + seconds
         last = max(last, now + seconds)

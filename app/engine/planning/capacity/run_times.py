@@ -48,7 +48,7 @@ class MeasuredRuns:
         """Run times of a configuration, where they were not measured by the rules of `_estimated`."""
         instances, threads = configuration.instances, configuration.threads
         found = {size: self._samples((instances, threads, size)) for size in configuration.sizes}
-        return RunTimes(found, min(1.0, 1.0 / self._contention(instances, threads)))
+        return RunTimes(found)
 
     def are_of(self, configuration: Configuration) -> bool:
         """True if all runs of a configuration were measured."""

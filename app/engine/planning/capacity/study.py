@@ -8,11 +8,14 @@ from typing import Protocol
 
 from app.engine.planning.capacity import load
 from app.engine.planning.capacity.configuration import Configuration, cores_of
-from app.engine.planning.capacity.queueing import Seconds
+from app.engine.planning.capacity.queueing import Seconds, arrivals
 from app.engine.planning.capacity.run_times import Run
 from app.engine.planning.heartbeat import resident_bytes, trim
 
-RUN_SECONDS = 0.4  # of runs back to back
+RUN_SECONDS = 0.2  # of runs back to back
+LOAD_SECONDS = 0.8  # of a load
+LOAD = 0.75  # share of runs back to back that come in a load
+MIN_REQUESTS = 40  # of a load
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -53,7 +56,8 @@ class Study:
         end: moment, by the monotonic clock, after which nothing more is measured.
         packed: bytes of the packed weights, so far.
         planned: programs of all instances by threads and requests of a run.
-        samples: measured seconds.
+        samples: measured seconds under load.
+        slowed: time of a run of one request under load over that back to back, by instances and threads.
     """
 
     model: Callable[[int], Model]
@@ -64,6 +68,7 @@ class Study:
     packed: Callable[[], int] = lambda: 0
     planned: dict[tuple[int, int], list[Runnable]] = field(default_factory=dict)
     samples: dict[Run, Seconds] = field(default_factory=dict)
+    slowed: dict[tuple[int, int], float] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -92,11 +97,25 @@ class Study:
         ]
 
     def measure(self, run: Run) -> bool:
-        """Measure a run; False where time is over before. The first one is measured in any case."""
+        """Measure a run; False where time is over before. The first one is measured in any case.
+
+        Runs of one request are those of a load: threads wake for each, and what sends requests uses cores
+        too. They may take half as long again as back to back. Runs of several requests, back to back, are
+        scaled by what one instance loses so.
+        """
         if run in self.samples or (self.samples and self.is_over):
             return run in self.samples
         count, threads, size = run
-        self.samples[run] = load.back_to_back(self.loaded(count, threads, (size,)), size, RUN_SECONDS)
+        instances = self.loaded(count, threads, (size,))
+        found = load.back_to_back(instances, size, RUN_SECONDS)
+        if size == 1:
+            rate = min(LOAD * count / float(found.mean()), load.MAX_RATE)
+            moments = arrivals(rate, max(MIN_REQUESTS, round(rate * LOAD_SECONDS)))
+            runs = load.offered(instances, moments, Configuration(count, threads)).runs[1]
+            self.slowed[count, threads] = float(runs.mean() / found.mean())
+            self.samples[run] = runs
+        else:
+            self.samples[run] = found * self.slowed[1, threads]
         return True
 
     def other_bytes(self) -> int:

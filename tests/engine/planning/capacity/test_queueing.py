@@ -12,8 +12,8 @@ from tests.engine.planning.capacity.simulator import simulated
 SECONDS = {1: 0.010, 2: 0.014, 4: 0.022}
 
 
-def run_times(*sizes: int, alone: float = 1.0) -> RunTimes:
-    return RunTimes({size: np.array([SECONDS[size]]) for size in sizes}, alone)
+def run_times(*sizes: int) -> RunTimes:
+    return RunTimes({size: np.array([SECONDS[size]]) for size in sizes})
 
 
 @pytest.mark.parametrize("instances", [1, 2, 3])
@@ -35,11 +35,6 @@ def test_latencies_are_those_of_a_discrete_simulator(
 def test_requests_that_come_at_once_are_taken_in_their_order() -> None:
     found, _ = latencies(np.zeros(5), run_times(1, 2), Configuration(2, 1, (1, 2)))
     np.testing.assert_allclose(found, [0.014, 0.014, 0.014, 0.014, 0.024])
-
-
-def test_a_run_beside_no_other_takes_the_time_of_one_alone() -> None:
-    found, _ = latencies(np.array([0.0, 1.0, 1.0]), run_times(1, alone=0.5), Configuration(2, 1))
-    np.testing.assert_allclose(found, [0.005, 0.005, 0.010])
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])

@@ -29,7 +29,6 @@ def test_times_that_were_not_measured_follow_from_those_that_were(run: Run) -> N
     instances, threads, size = run
     times = ENOUGH.of(Configuration(instances, threads, (1, size) if size > 1 else (1,)))
     assert times.samples[size].mean() == pytest.approx(seconds(*run), rel=1e-9)
-    assert times.alone == pytest.approx(min(1.0, seconds(1, threads, 1) / seconds(instances, threads, 1)))
 
 
 def test_measured_samples_are_taken_as_they_are() -> None:
@@ -57,10 +56,9 @@ def test_the_ends_are_measured_first() -> None:
 
 
 def test_runs_under_load_take_the_place_of_those_back_to_back() -> None:
-    times = RunTimes({1: np.full(9, 0.010), 2: np.full(9, 0.015), 4: np.full(9, 0.020)}, alone=0.9)
+    times = RunTimes({1: np.full(9, 0.010), 2: np.full(9, 0.015), 4: np.full(9, 0.020)})
     found = under_load(times, {1: np.full(30, 0.012), 2: np.full(60, 0.018), 4: np.full(3, 0.5)})
     assert (len(found.samples[1]), found.samples[1].mean()) == (30, pytest.approx(0.012))
     assert found.samples[2].mean() == pytest.approx(0.018)
     assert found.samples[4].mean() == pytest.approx(0.024), "too few ran: a fifth more, as the others"
-    assert found.alone == 1.0, "a load has runs of both kinds"
     assert under_load(times, {1: np.full(3, 0.012), 2: np.zeros(0), 4: np.zeros(0)}) is times

@@ -1,11 +1,14 @@
-"""Memory of the programs of a configuration."""
+"""Memory of the programs of a configuration; times of runs under load."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from app.engine.planning.capacity import load
 from app.engine.planning.capacity.configuration import Configuration
 from app.engine.planning.capacity.study import Study
 
@@ -44,3 +47,32 @@ def test_programs_of_an_instance_share_the_largest_arena(sizes: tuple[int, ...],
 
 def test_a_program_of_several_requests_may_need_no_more_than_that_of_one() -> None:
     assert study({1: 1000, 2: 800}).own_bytes(Configuration(1, 1, (1, 2))) == 1000 + 3 * OTHERS
+
+
+class Model:
+    """A model whose programs are not run."""
+
+    def programs(self, shapes: object, cores: Sequence[Sequence[int]]) -> Sequence[Any]:
+        return [Sized(0, 0) for _ in cores]
+
+    def rows_of_outputs(self, shapes: object, count: int) -> frozenset[str]:
+        return frozenset()
+
+
+def test_runs_are_as_long_as_under_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+
+    def offered(instances: Sequence[object], moments: load.Seconds, way: Configuration) -> load.Offered:
+        assert (len(instances), way) == (way.instances, Configuration(2 if rates else 1, 1))
+        rates.append(len(moments) / float(moments[-1]))
+        return load.Offered(moments, {1: np.full(len(moments), 0.003)})
+
+    monkeypatch.setattr(load, "back_to_back", lambda *_: np.full(9, 0.002))
+    monkeypatch.setattr(load, "offered", offered)
+    known = Study(lambda _: cast(Any, Model()), {"x": (1, 2)}, lambda _: {}, {1: 2}, math.inf)
+    assert known.measure((1, 1, 1))
+    assert known.measure((2, 1, 1))
+    assert rates == [pytest.approx(375, rel=0.2), pytest.approx(750, rel=0.2)], "three quarters of saturation"
+    assert set(known.samples[2, 1, 1]) == {0.003}
+    assert known.measure((1, 1, 2))
+    assert known.samples[1, 1, 2] == pytest.approx(0.003), "a batch loses as much as a single request"

@@ -26,7 +26,8 @@ def test_weights_that_are_packed_in_the_same_way_are_packed_once() -> None:
     weights, made = Weights(), list[float]()
     one = weights.packed(Constant(scaled(ARRAY, 2, made), "w"))
     two = weights.packed(Constant(scaled(ARRAY, 2, made), "w"))
-    assert two is one and made == [2]
+    assert two is one
+    assert made == [2]
     assert np.array_equal(one.view(np.float32).reshape(ARRAY.shape), ARRAY * 2)
 
 

@@ -1,22 +1,23 @@
 """Calls of kernels, libraries and the host, and their arguments: what a program runs."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
 from app.engine.types.errors import InputError, StorageBoundError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from app.engine.core.program import Program
     from app.kernels.cpu.runtime.parallel import Request
     from app.kernels.cuda.kernel import Launch
 
-    Array: TypeAlias = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 
 CACHE_LINE = 64  # byte
 
@@ -43,19 +44,19 @@ class Constant:
 
     __slots__ = ("_nbytes", "name", "source")
 
-    def __init__(self, source: "Array | Callable[[], Array]", name: str = "") -> None:
+    def __init__(self, source: Array | Callable[[], Array], name: str = "") -> None:
         self.source = source
         self._nbytes = -1
         self.name = name
 
     @property
-    def array(self) -> "Array":
+    def array(self) -> Array:
         """The array; made anew each time where the source is a function."""
         made = self.source() if callable(self.source) else self.source
         self._nbytes = made.nbytes
         return made
 
-    def settle(self, array: "Array") -> None:
+    def settle(self, array: Array) -> None:
         """Hold an equal array from now on, instead of what it is made from."""
         self.source = array
 
@@ -366,3 +367,33 @@ def unplanned_bodies(calls: Iterable[Call]) -> tuple[str, ...]:
                 inner = body.program.placement.unplanned
                 found += [f"{call.node.name}/{body.name}/{name}" for name in inner]
     return tuple(found)
+
+
+def same(one: object, other: object) -> bool:
+    """True if two operands are known to be the same; functions are if their text and operands are.
+
+    Nothing is computed: what cannot be told is not the same.
+    """
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        return one.__array_interface__ == other.__array_interface__ or np.array_equal(one, other)
+    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
+        cells = zip(one.__closure__ or (), other.__closure__ or ())
+        return (
+            one.__code__ is other.__code__
+            and same(one.__defaults__, other.__defaults__)
+            and all(same(a.cell_contents, b.cell_contents) for a, b in cells)
+        )
+    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
+        return same(one.func, other.func) and same(one.args, other.args) and one.keywords == other.keywords
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    try:
+        return bool(one == other)
+    except ValueError:  # arrays inside
+        return False

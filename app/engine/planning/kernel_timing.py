@@ -11,7 +11,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.registry import PlanningContext
-from app.engine.runtime.cpu.memory import aligned
+from app.engine.runtime.cpu.memory import ALIGNMENT, aligned
 from app.engine.types.layout import Layout, plain
 from app.engine.types.sparse_array import SparseArray
 from app.engine.types.storage import SparseFormat, most_entries
@@ -68,12 +68,20 @@ class Operands:
         self._kept: list[Array] = []
         self._addresses: dict[object, int] = {}  # by value, or identity of a workspace
 
-    def arguments(self, call: KernelCall, constants: Iterator[Array]) -> tuple[int, ...]:
-        """Arguments of a call as the driver takes them; its constants are copies of the next of these."""
-        return tuple(
-            self._held(next(constants)) if isinstance(a, Constant) else self._address(a)
-            for a in call.arguments
-        )
+    def copies(self, arrays: Sequence[Array], count: int) -> list[list[int]]:
+        """Addresses of so many copies of arrays; one after another on cache lines, as a program has them."""
+        starts = [0, *itertools.accumulate(-(-a.nbytes // ALIGNMENT) * ALIGNMENT for a in arrays)]
+        place = aligned(count * starts[-1])
+        rows = place.reshape(count, starts[-1])
+        for start, array in zip(starts, arrays):
+            rows[:, start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
+        self._kept.append(place)
+        first = int(place.ctypes.data)
+        return [[first + starts[-1] * i + start for start in starts[:-1]] for i in range(count)]
+
+    def arguments(self, call: KernelCall, constants: Iterator[int]) -> tuple[int, ...]:
+        """Arguments of a call as the driver takes them; its constants lie at the next of these addresses."""
+        return tuple(next(constants) if isinstance(a, Constant) else self._address(a) for a in call.arguments)
 
     def _address(self, argument: object) -> int:
         if isinstance(argument, int):
@@ -138,17 +146,17 @@ def sampler(
     own = sum(a.nbytes for a in arrays)
     kernels = [compiler.compile(c.kernel, c.types, c.static, takes_thread=c.takes_thread) for c in calls]
     copies = []
-    for _ in range(min((around + own // 2) // own, COPIES) + 1 if own else 1):
-        constants = iter(arrays)
+    for addresses in operands.copies(arrays, min((around + own // 2) // own, COPIES) + 1 if own else 1):
+        constants = iter(addresses)
         pairs = zip(kernels, calls, strict=True)
         copies.append([KernelRow(k.address, c.units, operands.arguments(c, constants)) for k, c in pairs])
     # The time of this thread alone, where it does all the work: other load does not count.
     clock = time.thread_time if context.threads == 1 else time.perf_counter
 
     def prepared(repeats: int) -> tuple[list[KernelSequence], float]:
-        """Sequences of so many repeats for every copy of the constants, warm, and the seconds of the last."""
+        """Sequences of so many repeats for every copy of the constants, and the seconds of the last."""
         sequences = [KernelSequence(compile_dispatch_loop(), copy * repeats, team) for copy in copies]
-        for sequence in sequences:
+        for sequence in (sequences[0], sequences[-1]):
             started = clock()
             sequence.run()
             once = clock() - started

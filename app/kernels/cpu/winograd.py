@@ -33,7 +33,7 @@ from app.kernels.cpu.codegen.tiles import (
     panel_sizes,
 )
 from app.kernels.cpu.epilogue import lanes_run_library
-from app.kernels.cpu.winograd_transforms import matrices
+from app.kernels.cpu.winograd_transforms import tiles_of
 from app.kernels.expressions import Recipe
 
 Array = np.ndarray[Any, Any]
@@ -346,18 +346,17 @@ def packed(weights: Array, m: int, lanes: int, dtype: str = "float32") -> Array:
     group, of a multiple of 4 channels, are panels as `tiles.pack_fixed` has them, as bits of float32.
     """
     outputs, channels, *_, count = weights.shape
-    g = matrices(m, count)[1]
+    points = (m + count - 1) ** 2
     widths = [vectors * lanes for vectors in groups_of(-(-outputs // lanes))]
     together = {FIXED_POINT: FIXED_STEPS, "float32": 1}.get(dtype, 2)
     word, tail = panel_sizes(dtype, 1)
-    flat = np.empty(len(g) ** 2 * (channels // together * word + tail) * sum(widths), np.float32)
+    flat = np.empty(points * (channels // together * word + tail) * sum(widths), np.float32)
     first = at = 0
     for width in widths:
         own = weights[first : first + width]
         taps = np.zeros((count, count, channels, width))
         taps[..., : len(own)] = own.transpose(2, 3, 1, 0)
-        down = _rows_product(g, taps)
-        piece = _rows_product(g, down.swapaxes(0, 1)).swapaxes(0, 1)  # in float64, rounded once
+        piece = tiles_of(taps, m)  # in float64, rounded once
         if dtype == FIXED_POINT:
             columns = piece.reshape(-1, channels, width).swapaxes(0, 1).reshape(channels, -1)
             piece = pack_fixed(columns.astype(np.float32), width, lanes).view(np.float32)
@@ -366,13 +365,3 @@ def packed(weights: Array, m: int, lanes: int, dtype: str = "float32") -> Array:
         flat[at : at + piece.size].reshape(piece.shape)[:] = piece
         first, at = first + width, at + piece.size
     return flat
-
-
-def _rows_product(g: Array, x: Array) -> Array:
-    """g[n, taps] x[taps, ...], by sums of whole arrays: threads of a BLAS wait longer than these take."""
-    y = np.zeros((len(g), *x.shape[1:]))
-    for row, total in zip(g, y):
-        for factor, part in zip(row, x):
-            if factor:
-                total += factor * part
-    return y

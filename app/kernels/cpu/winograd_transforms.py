@@ -203,7 +203,22 @@ def output_tile(lanes: int, m: int, n: int) -> Any:
 
 def transformed(weights: Array, m: int) -> Array:
     """float32[n * n, outputs, channels] of weights[outputs, channels, taps, taps]; rounded once."""
-    taps = weights.shape[-1]
-    g = matrices(m, taps)[1]
-    wide = np.kron(g, g) @ weights.reshape(-1, taps * taps).T.astype(np.float64)
-    return wide.reshape(-1, *weights.shape[:2]).astype(np.float32)
+    found = tiles_of(weights.transpose(2, 3, 0, 1).astype(np.float64), m)
+    return found.reshape(-1, *weights.shape[:2]).astype(np.float32)
+
+
+def tiles_of(weights: Array, m: int) -> Array:
+    """float64[n, n, ...] of weights[taps, taps, ...] in float64."""
+    g = matrices(m, len(weights))[1]
+    down = _rows_product(g, np.ascontiguousarray(weights))
+    return _rows_product(g, down.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def _rows_product(g: Array, x: Array) -> Array:
+    """g[n, taps] x[taps, ...], by sums of whole arrays: threads of a BLAS wait longer than these take."""
+    y = np.zeros((len(g), *x.shape[1:]))
+    for row, total in zip(g, y):
+        for factor, part in zip(row, x):
+            if factor:
+                total += factor * part
+    return y

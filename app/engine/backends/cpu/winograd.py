@@ -132,8 +132,8 @@ def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str 
 
 def _column_error(form: Form, array: Array) -> float:
     found = 0.0
-    for first in range(0, len(array), 64):  # transforms of all outputs, in float64, take much memory
-        columns = winograd_transforms.transformed(array[first : first + 64], form.m)
+    for first in range(0, len(array), 16):  # in pieces that stay in a cache
+        columns = winograd_transforms.transformed(array[first : first + 16], form.m)
         found = max(found, fixed_point.column_error(columns.reshape(-1, columns.shape[-1]).T))
     return found
 

@@ -1,14 +1,11 @@
 """Packed weights of the programs of a region: one copy of those that are the same at several shapes."""
 
-import functools
 from collections.abc import Collection
 from dataclasses import replace
-from types import FunctionType
 
-import numpy as np
 import onnx_ir as ir
 
-from app.engine.core.calls import Call, Constant, KernelCall
+from app.engine.core.calls import Call, Constant, KernelCall, same
 from app.engine.core.group import Group
 
 MIN_SHARED = 4096  # byte of an array from which on it is looked for: tables of sizes differ at every shape
@@ -54,33 +51,3 @@ class Packed:
 
 def _is_large(constant: Constant) -> bool:
     return callable(constant.source) or constant.source.nbytes >= MIN_SHARED
-
-
-def same(one: object, other: object) -> bool:
-    """True if two operands are known to be the same; functions are if their text and operands are.
-
-    Nothing is computed: what cannot be told is not the same.
-    """
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        if one.shape != other.shape or one.dtype != other.dtype:
-            return False
-        return one.__array_interface__ == other.__array_interface__ or np.array_equal(one, other)
-    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
-        cells = zip(one.__closure__ or (), other.__closure__ or ())
-        return (
-            one.__code__ is other.__code__
-            and same(one.__defaults__, other.__defaults__)
-            and all(same(a.cell_contents, b.cell_contents) for a, b in cells)
-        )
-    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
-        return same(one.func, other.func) and same(one.args, other.args) and one.keywords == other.keywords
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    try:
-        return bool(one == other)
-    except ValueError:  # arrays inside
-        return False

@@ -327,7 +327,7 @@ class Executor(ProgramExecutor):
             return int(self._arena.ctypes.data) + step.workspaces[id(argument)]
         if isinstance(argument, Constant):
             if id(argument) not in self._packed:
-                self._packed[id(argument)] = self._weights.keep(argument.array)
+                self._packed[id(argument)] = self._weights.packed(argument)
             return int(self._packed[id(argument)].ctypes.data)
         if isinstance(argument, BodyValue):
             return self._driven[argument.body].executor._address(argument.value, step)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from app.engine.core.calls import Constant, same
+
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # byte: a cache line
 HUGE = 2 * 1024 * 1024  # byte of a huge page
@@ -57,25 +59,45 @@ class Pool:
 class Weights:
     """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
 
-    `read` is called after each large one: what it was made from is not needed any more. `block` is the
-    least number of bytes that are taken at once.
+    What packs weights is compared by what it does, other arrays by their digests. `read` is called after
+    each large one: what it was made from is not needed any more. `block` is the least number of bytes that
+    are taken at once.
     """
 
     def __init__(self, read: Callable[[], None] = lambda: None, block: int = BLOCK) -> None:
         self._read = read
         self._pool = Pool(block)
         self._known: dict[bytes, Array] = {}  # by digest
+        self._packed: dict[str, list[tuple[Constant, Array]]] = {}  # by name
 
     def keep(self, array: Array) -> Array:
         """The bytes of an array, in memory that stays."""
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest = hashlib.blake2b(raw.data, digest_size=32).digest() if raw.nbytes >= MIN_SHARED else b""
-        kept = self._known.get(digest)
-        if kept is None:
-            kept = self._pool.take(raw.nbytes)
-            kept[:] = raw
-            if digest:
-                self._known[digest] = kept
-        if digest:
-            self._read()
+        raw = _raw(array)
+        if raw.nbytes < MIN_SHARED:
+            return self._copied(raw)
+        digest = hashlib.blake2b(raw.data, digest_size=32).digest()
+        if digest not in self._known:
+            self._known[digest] = self._copied(raw)
+        self._read()
+        return self._known[digest]
+
+    def packed(self, constant: Constant) -> Array:
+        """The bytes of a constant, made once for all that are known to be the same."""
+        if not callable(constant.source):
+            return self.keep(constant.array)
+        made = self._packed.setdefault(constant.name, [])
+        for known, kept in made:
+            if same(known.source, constant.source):
+                return kept
+        made.append((constant, self._copied(_raw(constant.array))))
+        self._read()
+        return made[-1][1]
+
+    def _copied(self, raw: Array) -> Array:
+        kept = self._pool.take(raw.nbytes)
+        kept[:] = raw
         return kept
+
+
+def _raw(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

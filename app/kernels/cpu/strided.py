@@ -87,37 +87,167 @@ def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
                     y[yr + i * sy0] = x[xr + i * sx0]
 
 
+@njit
+def _start(table, rank, rest, x0, y0):
+    """Where the part of number `rest` of a copy begins in x and in y."""
+    for axis in range(rank - 1, -1, -1):
+        n = table[3 * axis]
+        i = rest % n
+        rest = rest // n
+        x0 += i * table[3 * axis + 1]
+        y0 += i * table[3 * axis + 2]
+    return x0, y0
+
+
 def transpose(x, y, table, rank, x0, y0, n1, sy1, n0, sx0, block, begin, end):
     """Outer axes by `table`, then a matrix: y[a·sy1 + b] = x[a + b·sx0], a < n1, b < n0.
 
-    Square tiles go through registers. Units are blocks of rows of y: outer · ceil(n1 / block).
+    Square tiles go through registers; the last ones overlap those before them. n1 and n0 are no less than
+    the extent of a tile. Units are blocks of rows of y: outer · ceil(n1 / block).
     """
     tile = _tile_extent(x)
     blocks = (n1 + block - 1) // block
     for unit in range(begin, end):
-        rest = unit // blocks
-        a0 = (unit - rest * blocks) * block
-        a1 = min(a0 + block, n1)
-        xb = x0
-        yb = y0
-        for axis in range(rank - 1, -1, -1):
-            n = table[3 * axis]
-            i = rest % n
-            rest = rest // n
-            xb += i * table[3 * axis + 1]
-            yb += i * table[3 * axis + 2]
-        full = a0 + (a1 - a0) // tile * tile
-        b0 = 0
-        while b0 + tile <= n0:
-            for a in range(a0, full, tile):
-                _transpose_tile(x, xb + a + b0 * sx0, sx0, y, yb + a * sy1 + b0, sy1)
-            b0 += tile
-        for a in range(full, a1):
-            for b in range(b0):
-                y[yb + a * sy1 + b] = x[xb + a + b * sx0]
-        for b in range(b0, n0):
-            for a in range(a0, a1):
-                y[yb + a * sy1 + b] = x[xb + a + b * sx0]
+        a0 = unit % blocks * block
+        xb, yb = _start(table, rank, unit // blocks, x0, y0)
+        for b0 in range(0, n0, tile):
+            b = min(b0, n0 - tile)
+            for a1 in range(a0, min(a0 + block, n1), tile):
+                a = min(a1, n1 - tile)
+                _transpose_tile(x, xb + a + b * sx0, sx0, y, yb + a * sy1 + b, sy1, tile, tile)
+
+
+def transpose_few(x, y, table, rank, x0, y0, n1, sy1, n0, sx0, block, begin, end):
+    """As `transpose`, where n1 or n0 is less than the extent of a tile and its rows lie without gaps.
+
+    Rows of a tile are read or written whole where elements follow that are read, or written again, by the
+    rows after them. Units are blocks of the longer side.
+    """
+    tile = _tile_extent(x)
+    blocks = (max(n1, n0) + block - 1) // block
+    for unit in range(begin, end):
+        low = unit % blocks * block
+        high = min(low + block, max(n1, n0))
+        xb, yb = _start(table, rank, unit // blocks, x0, y0)
+        if n1 >= n0:
+            while (low + tile - 1) * n0 + tile <= high * n0:
+                _transpose_tile(x, xb + low, sx0, y, yb + low * n0, n0, n0, tile)
+                low += tile
+            for a in range(low, high):
+                for b in range(n0):
+                    y[yb + a * sy1 + b] = x[xb + a + b * sx0]
+        else:
+            while low + tile <= high and (low + tile - 1) * n1 + tile <= n0 * n1:
+                _transpose_tile(x, xb + low * n1, n1, y, yb + low, sy1, tile, n1)
+                low += tile
+            for a in range(n1):
+                for b in range(low, high):
+                    y[yb + a * sy1 + b] = x[xb + a + b * sx0]
+
+
+_PLANES = """\
+from app.kernels.cpu.strided import _start, {move}
+
+
+def kernel(x, y, table, rank, x0, y0, n, stride, block, begin, end):
+    blocks = (n + block - 1) // block
+    for unit in range(begin, end):
+        i = unit % blocks * block
+        last = min(i + block, n)
+        xb, yb = _start(table, rank, unit // blocks, x0, y0)
+        while i + {lanes} <= last:
+            {move}(x, xb + {x_at}, y, yb + {y_at}, stride, {count}, {lanes})
+            i += {lanes}
+        while i < last:
+            for c in range({count}):
+                y[yb + {y_one}] = x[xb + {x_one}]
+            i += 1
+"""
+
+
+def planes(count: int, lanes: int, joined: bool) -> str:
+    """Source of a kernel that joins a few planes to pixels, or pixels to planes.
+
+    Joined: y[i · count + c] = x[c · stride + i], else y[c · stride + i] = x[i · count + c], for i < n. Units are
+    blocks of pixels.
+    """
+    pixel, plane = f"i * {count}", "i"
+    pixel_one, plane_one = f"i * {count} + c", "i + c * stride"
+    return _PLANES.format(
+        move="join_planes" if joined else "part_planes",
+        count=count,
+        lanes=lanes,
+        x_at=plane if joined else pixel,
+        y_at=pixel if joined else plane,
+        x_one=plane_one if joined else pixel_one,
+        y_one=pixel_one if joined else plane_one,
+    )
+
+
+def _vector_at(builder, base, offset, kind):
+    return builder.bitcast(builder.gep(base, [offset]), kind.as_pointer())
+
+
+def _joined(builder, vectors):
+    """One vector of the lanes of all, filled up to a power of two of them."""
+    while len(vectors) > 1:
+        vectors = vectors if len(vectors) % 2 == 0 else [*vectors, vectors[-1]]
+        lanes = [ll.Constant(ll.IntType(32), i) for i in range(2 * vectors[0].type.count)]
+        mask = ll.Constant(ll.VectorType(ll.IntType(32), len(lanes)), lanes)
+        vectors = [
+            builder.shuffle_vector(a, b, mask) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    return vectors[0]
+
+
+@intrinsic(prefer_literal=True)
+def join_planes(_context, x, x0, y, y0, stride, count, lanes):
+    """y[y0 + i · count + c] = x[x0 + c · stride + i] for i < lanes."""
+    many, width = count.literal_value, lanes.literal_value
+
+    def generate(context, builder, _signature, values):
+        source, start_x, target, start_y, step, *_ = values
+        element, nbytes = context.get_data_type(x.dtype), x.dtype.bitwidth // 8
+        kind = ll.VectorType(element, width)
+        rows = [
+            builder.load(
+                _vector_at(
+                    builder, source, builder.add(start_x, builder.mul(step, ll.Constant(step.type, c))), kind
+                ),
+                align=nbytes,
+                typ=kind,
+            )
+            for c in range(many)
+        ]
+        every = [i % many * width + i // many for i in range(many * width)]
+        index = ll.VectorType(ll.IntType(32), len(every))
+        whole = _joined(builder, rows)
+        pixels = builder.shuffle_vector(whole, whole, ll.Constant(index, every))
+        builder.store(pixels, _vector_at(builder, target, start_y, pixels.type), align=nbytes)
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, y, types.int64, types.int64, count, lanes), generate
+
+
+@intrinsic(prefer_literal=True)
+def part_planes(_context, x, x0, y, y0, stride, count, lanes):
+    """y[y0 + c · stride + i] = x[x0 + i · count + c] for i < lanes."""
+    many, width = count.literal_value, lanes.literal_value
+
+    def generate(context, builder, _signature, values):
+        source, start_x, target, start_y, step, *_ = values
+        element, nbytes = context.get_data_type(x.dtype), x.dtype.bitwidth // 8
+        kind = ll.VectorType(element, many * width)
+        pixels = builder.load(_vector_at(builder, source, start_x, kind), align=nbytes, typ=kind)
+        index = ll.VectorType(ll.IntType(32), width)
+        for c in range(many):
+            mask = ll.Constant(index, [i * many + c for i in range(width)])
+            plane = builder.shuffle_vector(pixels, pixels, mask)
+            at = builder.add(start_y, builder.mul(step, ll.Constant(step.type, c)))
+            builder.store(plane, _vector_at(builder, target, at, plane.type), align=nbytes)
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, y, types.int64, types.int64, count, lanes), generate
 
 
 def _extent(pointer):
@@ -137,8 +267,10 @@ def _tile_extent(_context, x):
 
 
 @intrinsic
-def _transpose_tile(_context, x, x0, sx, y, y0, sy):
-    """y[y0 + a·sy + b] = x[x0 + a + b·sx] for a, b below the tile's extent.
+def _transpose_tile(_context, x, x0, sx, y, y0, sy, columns, rows):
+    """y[y0 + a·sy + b] = x[x0 + a + b·sx] for a < rows and b < columns, which are at most the tile's extent.
+
+    Where there are fewer columns, other elements are written after those of a row. Rows are written in turn.
 
     A butterfly network: stage s swaps the off-diagonal s×s blocks of every 2s×2s block, which
     takes one shuffle a row.
@@ -146,20 +278,21 @@ def _transpose_tile(_context, x, x0, sx, y, y0, sy):
     extent = _extent(x)
 
     def generate(context, builder, _signature, values):
-        source, start_x, stride_x, target, start_y, stride_y = values
+        source, start_x, stride_x, target, start_y, stride_y, columns, rows = values
         element = context.get_data_type(x.dtype)
         nbytes = x.dtype.bitwidth // 8
         vector = ll.VectorType(element, extent)
         index = ll.VectorType(ll.IntType(32), extent)
 
         def place(base, start, stride, row):
-            offset = builder.add(start, builder.mul(stride, ll.Constant(start.type, row)))
-            return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
+            return _vector_at(builder, base, builder.add(start, builder.mul(stride, row)), vector)
 
-        tile = [
-            builder.load(place(source, start_x, stride_x, row), align=nbytes, typ=vector)
-            for row in range(extent)
-        ]
+        last = builder.sub(columns, ll.Constant(columns.type, 1))
+        tile = []
+        for i in range(extent):
+            row = ll.Constant(last.type, i)
+            row = builder.select(builder.icmp_signed("<", row, last), row, last)
+            tile.append(builder.load(place(source, start_x, stride_x, row), align=nbytes, typ=vector))
         step = extent // 2
         while step:
             swapped = list(tile)
@@ -172,8 +305,10 @@ def _transpose_tile(_context, x, x0, sx, y, y0, sy):
                     swapped[row + step] = builder.shuffle_vector(low, high, ll.Constant(index, second))
             tile = swapped
             step //= 2
-        for row in range(extent):
-            builder.store(tile[row], place(target, start_y, stride_y, row), align=nbytes)
+        for i in range(extent):
+            row = ll.Constant(rows.type, i)
+            with builder.if_then(builder.icmp_signed("<", row, rows)):
+                builder.store(tile[i], place(target, start_y, stride_y, row), align=nbytes)
         return context.get_dummy_value()
 
-    return types.void(x, x0, sx, y, y0, sy), generate
+    return types.void(x, *[types.int64] * 2, y, *[types.int64] * 4), generate

@@ -110,11 +110,18 @@ def transpose(x, y, table, rank, x0, y0, n1, sy1, n0, sx0, block, begin, end):
     for unit in range(begin, end):
         a0 = unit % blocks * block
         xb, yb = _start(table, rank, unit // blocks, x0, y0)
+        last = min(a0 + block, n1)
+        wide = _tile_width(x)
         for b0 in range(0, n0, tile):
             b = min(b0, n0 - tile)
-            for a1 in range(a0, min(a0 + block, n1), tile):
-                a = min(a1, n1 - tile)
+            a = a0
+            while a + wide <= last:
+                _transpose_tiles(x, xb + a + b * sx0, sx0, y, yb + a * sy1 + b, sy1, tile, wide)
+                a += wide
+            while a < last:
+                a = min(a, n1 - tile)
                 _transpose_tile(x, xb + a + b * sx0, sx0, y, yb + a * sy1 + b, sy1, tile, tile)
+                a += tile
 
 
 def transpose_few(x, y, table, rank, x0, y0, n1, sy1, n0, sx0, block, begin, end):
@@ -192,11 +199,8 @@ def _joined(builder, vectors):
     """One vector of the lanes of all, filled up to a power of two of them."""
     while len(vectors) > 1:
         vectors = vectors if len(vectors) % 2 == 0 else [*vectors, vectors[-1]]
-        lanes = [ll.Constant(ll.IntType(32), i) for i in range(2 * vectors[0].type.count)]
-        mask = ll.Constant(ll.VectorType(ll.IntType(32), len(lanes)), lanes)
-        vectors = [
-            builder.shuffle_vector(a, b, mask) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-        ]
+        mask = _constant(list(range(2 * vectors[0].type.count)))
+        vectors = [builder.shuffle_vector(a, b, mask) for a, b in zip(vectors[::2], vectors[1::2])]
     return vectors[0]
 
 
@@ -220,9 +224,8 @@ def join_planes(_context, x, x0, y, y0, stride, count, lanes):
             for c in range(many)
         ]
         every = [i % many * width + i // many for i in range(many * width)]
-        index = ll.VectorType(ll.IntType(32), len(every))
         whole = _joined(builder, rows)
-        pixels = builder.shuffle_vector(whole, whole, ll.Constant(index, every))
+        pixels = builder.shuffle_vector(whole, whole, _constant(every))
         builder.store(pixels, _vector_at(builder, target, start_y, pixels.type), align=nbytes)
         return context.get_dummy_value()
 
@@ -239,10 +242,8 @@ def part_planes(_context, x, x0, y, y0, stride, count, lanes):
         element, nbytes = context.get_data_type(x.dtype), x.dtype.bitwidth // 8
         kind = ll.VectorType(element, many * width)
         pixels = builder.load(_vector_at(builder, source, start_x, kind), align=nbytes, typ=kind)
-        index = ll.VectorType(ll.IntType(32), width)
         for c in range(many):
-            mask = ll.Constant(index, [i * many + c for i in range(width)])
-            plane = builder.shuffle_vector(pixels, pixels, mask)
+            plane = builder.shuffle_vector(pixels, pixels, _constant([i * many + c for i in range(width)]))
             at = builder.add(start_y, builder.mul(step, ll.Constant(step.type, c)))
             builder.store(plane, _vector_at(builder, target, at, plane.type), align=nbytes)
         return context.get_dummy_value()
@@ -255,60 +256,92 @@ def _extent(pointer):
     return {8: 16, 16: 8, 32: 8, 64: 4}[pointer.dtype.bitwidth]
 
 
-@intrinsic
-def _tile_extent(_context, x):
-    """Rows and columns of the square tile that `_transpose_tile` moves, known at compile time."""
-    extent = _extent(x)
-
-    def generate(_context, _builder, _signature, _values):
-        return ll.Constant(ll.IntType(64), extent)
-
-    return types.int64(x), generate
+def _width(pointer):
+    """Elements of a register of tiles side by side: 256 bits, one tile at least."""
+    return max(256 // pointer.dtype.bitwidth, _extent(pointer))
 
 
-@intrinsic
-def _transpose_tile(_context, x, x0, sx, y, y0, sy, columns, rows):
-    """y[y0 + a·sy + b] = x[x0 + a + b·sx] for a < rows and b < columns, which are at most the tile's extent.
+def _count(function):
+    """Intrinsic that is a number known at compile time, by the type of the elements."""
 
+    @intrinsic
+    def count(_context, x):
+        def generate(_context, _builder, _signature, _values):
+            return ll.Constant(ll.IntType(64), function(x))
+
+        return types.int64(x), generate
+
+    return count
+
+
+_tile_extent = _count(_extent)
+_tile_width = _count(_width)
+
+
+def _tiles(width_of):
+    """Intrinsic that transposes the tiles side by side in a register, so many elements in all.
+
+    y[y0 + a·sy + b] = x[x0 + a + b·sx] for a < rows, at most all, and b < columns, at most a tile's extent.
     Where there are fewer columns, other elements are written after those of a row. Rows are written in turn.
 
     A butterfly network: stage s swaps the off-diagonal s×s blocks of every 2s×2s block, which
     takes one shuffle a row.
     """
-    extent = _extent(x)
 
-    def generate(context, builder, _signature, values):
-        source, start_x, stride_x, target, start_y, stride_y, columns, rows = values
-        element = context.get_data_type(x.dtype)
-        nbytes = x.dtype.bitwidth // 8
-        vector = ll.VectorType(element, extent)
-        index = ll.VectorType(ll.IntType(32), extent)
+    @intrinsic
+    def transpose_tiles(_context, x, x0, sx, y, y0, sy, columns, rows):
+        extent, width = _extent(x), width_of(x)
 
-        def place(base, start, stride, row):
-            return _vector_at(builder, base, builder.add(start, builder.mul(stride, row)), vector)
+        def generate(context, builder, _signature, values):
+            source, start_x, stride_x, target, start_y, stride_y, columns, rows = values
+            element = context.get_data_type(x.dtype)
+            nbytes = x.dtype.bitwidth // 8
 
-        last = builder.sub(columns, ll.Constant(columns.type, 1))
-        tile = []
-        for i in range(extent):
-            row = ll.Constant(last.type, i)
-            row = builder.select(builder.icmp_signed("<", row, last), row, last)
-            tile.append(builder.load(place(source, start_x, stride_x, row), align=nbytes, typ=vector))
-        step = extent // 2
-        while step:
-            swapped = list(tile)
-            for row in range(extent):
-                if not row & step:
-                    low, high = tile[row], tile[row + step]
-                    first = [i if not i & step else extent + i - step for i in range(extent)]
-                    second = [i + step if not i & step else extent + i for i in range(extent)]
-                    swapped[row] = builder.shuffle_vector(low, high, ll.Constant(index, first))
-                    swapped[row + step] = builder.shuffle_vector(low, high, ll.Constant(index, second))
-            tile = swapped
-            step //= 2
-        for i in range(extent):
-            row = ll.Constant(rows.type, i)
-            with builder.if_then(builder.icmp_signed("<", row, rows)):
-                builder.store(tile[i], place(target, start_y, stride_y, row), align=nbytes)
-        return context.get_dummy_value()
+            def place(base, start, stride, row, lanes):
+                at = builder.add(start, builder.mul(stride, row))
+                return _vector_at(builder, base, at, ll.VectorType(element, lanes))
 
-    return types.void(x, *[types.int64] * 2, y, *[types.int64] * 4), generate
+            last = builder.sub(columns, ll.Constant(columns.type, 1))
+            tile = []
+            for i in range(extent):
+                row = ll.Constant(last.type, i)
+                row = builder.select(builder.icmp_signed("<", row, last), row, last)
+                tile.append(builder.load(place(source, start_x, stride_x, row, width), align=nbytes))
+            for i, row in enumerate(_butterfly(builder, tile, extent)):
+                for first in range(0, width, extent):
+                    number = ll.Constant(rows.type, first + i)
+                    lanes = _constant([first + j for j in range(extent)])
+                    with builder.if_then(builder.icmp_signed("<", number, rows)):
+                        part = builder.shuffle_vector(row, row, lanes)
+                        builder.store(part, place(target, start_y, stride_y, number, extent), align=nbytes)
+            return context.get_dummy_value()
+
+        return types.void(x, *[types.int64] * 2, y, *[types.int64] * 4), generate
+
+    return transpose_tiles
+
+
+_transpose_tile = _tiles(_extent)
+_transpose_tiles = _tiles(_width)
+
+
+def _constant(lanes):
+    return ll.Constant(ll.VectorType(ll.IntType(32), len(lanes)), lanes)
+
+
+def _butterfly(builder, tile, extent):
+    """The transposed tiles of `extent` rows, in the same registers."""
+    every = range(tile[0].type.count)
+    step = extent // 2
+    while step:
+        swapped = list(tile)
+        for row in range(extent):
+            if not row & step:
+                pair = tile[row], tile[row + step]
+                first = [i if not i & step else len(every) + i - step for i in every]
+                second = [i + step if not i & step else len(every) + i for i in every]
+                swapped[row] = builder.shuffle_vector(*pair, _constant(first))
+                swapped[row + step] = builder.shuffle_vector(*pair, _constant(second))
+        tile = swapped
+        step //= 2
+    return tile

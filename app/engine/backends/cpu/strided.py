@@ -19,7 +19,9 @@ FEW_ROWS = 8
 TILES = {1: 16, 2: 8, 4: 8, 8: 4}  # extent of a square tile by bytes of an element, as the kernel has it
 PLANES = 4  # up to which rows are shuffled to pixels, and pixels to rows
 PLANE_BYTES = 32  # of a row at a time
-TRANSPOSE_BLOCK = 16  # rows of y at a time: a cache line of 4-byte elements on the side of x
+CACHE_LINE = 64  # bytes of x, rows of y, at a time at least
+LINES = 4  # of x at a time at most: more than one where pages of x are many
+TRANSPOSE_BLOCK = 24 * 1024  # bytes of y at a time where there are several lines: most of a cache of 32 KiB
 LONG_BLOCK = 1024  # of the longer side of a matrix with few rows or columns
 
 
@@ -133,9 +135,7 @@ def _rows(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> KernelC
     return kernel_call("app.kernels.cpu.strided:rows", operands, math.prod(copy.sizes[:-1]))
 
 
-def _transpose(
-    copy: StridedCopy, column: int, itemsize: int, x: Argument, y: Argument
-) -> KernelCall | None:
+def _transpose(copy: StridedCopy, column: int, itemsize: int, x: Argument, y: Argument) -> KernelCall | None:
     """The call that moves matrices of the axis `column`, along which x is contiguous, and the innermost axis."""
     outer = [a for a in range(len(copy.sizes) - 1) if a != column]
     n1, n0, sy1, sx0 = copy.sizes[column], copy.sizes[-1], copy.sy[column], copy.sx[-1]
@@ -149,11 +149,13 @@ def _transpose(
         operands = (*head, many, sx0 if n0 <= n1 else sy1, LONG_BLOCK)
         return kernel_call("app.kernels.cpu.strided:planes", operands, units, static)
     if few >= tile:
-        units = matrices * -(-n1 // TRANSPOSE_BLOCK)
-        return kernel_call(
-            "app.kernels.cpu.strided:transpose", (*head, n1, sy1, n0, sx0, TRANSPOSE_BLOCK), units
-        )
+        lines = min(max(TRANSPOSE_BLOCK // (n0 * CACHE_LINE), 1), LINES)
+        block = lines * CACHE_LINE // itemsize
+        operands = (*head, n1, sy1, n0, sx0, block)
+        return kernel_call("app.kernels.cpu.strided:transpose", operands, matrices * -(-n1 // block))
     if is_dense and many >= tile:
         units = matrices * -(-many // LONG_BLOCK)
-        return kernel_call("app.kernels.cpu.strided:transpose_few", (*head, n1, sy1, n0, sx0, LONG_BLOCK), units)
+        return kernel_call(
+            "app.kernels.cpu.strided:transpose_few", (*head, n1, sy1, n0, sx0, LONG_BLOCK), units
+        )
     return None

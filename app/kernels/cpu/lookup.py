@@ -6,6 +6,7 @@ place of the axis's table) for the outer axes; the offsets follow.
 """
 
 from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.strided import thinned
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -21,11 +22,11 @@ def source_of(table, rank, row):
     return base if inside else -1
 
 
-def lookup(x, y, fill, table, rank, row, n0, left, right, times, begin, end):
+def lookup(x, y, fill, table, rank, row, n0, left, right, times, step, begin, end):
     """The innermost axis has n0 entries at table[row:], those in [left, right) consecutive.
 
-    fill: T[1]. The entries are 0, 1, 2 ..., each so many `times` one after the other, if that is not 0. Units
-    are rows of y.
+    fill: T[1]. The entries are 0, 1, 2 ..., each so many `times` one after the other, if that is not 0, or
+    grow by `step`, if that is not 0. Units are rows of y.
     """
     value = fill[0]
     previous = -1  # offset of the row just written: nearest Resize repeats rows
@@ -46,6 +47,8 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, times, begin, end):
             for j in range(n0 // times):
                 for i in range(target + j * times, target + (j + 1) * times):
                     y[i] = x[base + j]
+        elif step > 0:
+            thinned(x, base + table[row], step, y, target, n0)
         else:
             for j in range(left):
                 offset = table[row + j]

@@ -25,16 +25,16 @@ def line(x, y, x0, y0, sx, sy, begin, end):
         value = x[x0]
         for i in range(begin, end):
             y[y0 + i] = value
-    elif sy == 1 and (sx == 2 or sx == 3):
-        _thinned(x, x0 + begin * sx, sx, y, y0 + begin, end - begin)
+    elif sy == 1 and sx > 1:
+        thinned(x, x0 + begin * sx, sx, y, y0 + begin, end - begin)
     else:
         for i in range(begin, end):
             y[y0 + i * sy] = x[x0 + i * sx]
 
 
 @njit
-def _thinned(x, x0, step, y, y0, n):
-    """Every second or third element of x, by loads of vectors that stay within what is copied."""
+def thinned(x, x0, step, y, y0, n):
+    """y[y0 + i] = x[x0 + i · step] for i < n, where step is 2 to 4 by vectors that stay within what is copied."""
     done = 0
     if step == 2:
         while done + LANES < n:
@@ -43,9 +43,15 @@ def _thinned(x, x0, step, y, y0, n):
             done += LANES
         for i in range(done, n):
             y[y0 + i] = x[x0 + 2 * i]
-    else:
+    elif step == 3:
         for i in range(n):  # a stride that is known becomes shuffles
             y[y0 + i] = x[x0 + 3 * i]
+    elif step == 4:
+        for i in range(n):
+            y[y0 + i] = x[x0 + 4 * i]
+    else:
+        for i in range(n):
+            y[y0 + i] = x[x0 + step * i]
 
 
 def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
@@ -76,9 +82,9 @@ def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
                 yr = yb + r * sy1
                 for i in range(n0):
                     y[yr + i] = value
-        elif sy0 == 1 and (sx0 == 2 or sx0 == 3):
+        elif sy0 == 1 and sx0 > 1:
             for r in range(first, last):
-                _thinned(x, xb + r * sx1, sx0, y, yb + r * sy1, n0)
+                thinned(x, xb + r * sx1, sx0, y, yb + r * sy1, n0)
         else:
             for r in range(first, last):
                 xr = xb + r * sx1

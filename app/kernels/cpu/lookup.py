@@ -6,7 +6,7 @@ place of the axis's table) for the outer axes; the offsets follow.
 """
 
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.strided import thinned
+from app.kernels.cpu.strided import copy, thinned
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -30,15 +30,20 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, times, step, begin, en
     """
     value = fill[0]
     previous = -1  # offset of the row just written: nearest Resize repeats rows
+    rows, offsets = (table[2 * rank - 2], table[2 * rank - 1]) if rank else (1, 0)
+    above = -1
     for unit in range(begin, end):
-        base = source_of(table, rank, unit)
+        r = unit % rows
+        if r == 0 or unit == begin:
+            above = source_of(table, max(rank - 1, 0), unit // rows)
+        offset = table[offsets + r] if rank else 0
+        base = above + offset if above >= 0 and offset >= 0 else -1
         target = unit * n0
         if base < 0:
             for j in range(n0):
                 y[target + j] = value
         elif base == previous:
-            for j in range(n0):
-                y[target + j] = y[target - n0 + j]
+            copy(y, target, y, target - n0, n0)
         elif times == 2:
             for j in range(n0 // 2):
                 y[target + 2 * j] = x[base + j]
@@ -54,9 +59,7 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, times, step, begin, en
                 offset = table[row + j]
                 y[target + j] = x[base + offset] if offset >= 0 else value
             if left < right:
-                source = base + table[row + left]
-                for j in range(right - left):
-                    y[target + left + j] = x[source + j]
+                copy(y, target + left, x, base + table[row + left], right - left)
             for j in range(right, n0):
                 offset = table[row + j]
                 y[target + j] = x[base + offset] if offset >= 0 else value

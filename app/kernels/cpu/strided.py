@@ -8,6 +8,7 @@ zero or negative for x. x and y must not overlap.
 
 import llvmlite.ir as ll
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.inner import njit
@@ -16,11 +17,85 @@ from app.kernels.cpu.codegen.vectors import evens, load, store
 LANES = 16  # elements of a vector
 
 
+def _count(function):
+    """Intrinsic that is a number known at compile time, by the type of the elements."""
+
+    @intrinsic
+    def count(_context, x):
+        def generate(_context, _builder, _signature, _values):
+            return ll.Constant(ll.IntType(64), function(x))
+
+        return types.int64(x), generate
+
+    return count
+
+
+WIDE, NARROW = 64, 16  # bytes of the vectors of a copy
+LONG = 4096  # bytes from which the C library copies, which knows the sizes of caches
+REPEATED = 512  # elements below which what is repeated is copied from what was written, in larger parts
+
+
+def _mover(nbytes):
+    """Intrinsic that copies so many bytes: (y, y0, x, x0)."""
+
+    @intrinsic
+    def move(_context, y, y0, x, x0):
+        def generate(_context, builder, _signature, values):
+            kind = ll.VectorType(ll.IntType(8), nbytes)
+            align = max(x.dtype.bitwidth // 8, 1)
+            source, target = (_vector_at(builder, values[i], values[i + 1], kind) for i in (2, 0))
+            builder.store(builder.load(source, align=align), target, align=align)
+            return _context.get_dummy_value()
+
+        return types.void(y, types.int64, x, types.int64), generate
+
+    return move
+
+
+_move_wide, _move_narrow = _mover(WIDE), _mover(NARROW)
+_wide = _count(lambda x: 8 * WIDE // x.dtype.bitwidth)
+_narrow = _count(lambda x: 8 * NARROW // x.dtype.bitwidth)
+
+
+_long = _count(lambda x: 8 * LONG // x.dtype.bitwidth)
+
+
+@intrinsic
+def _move_long(_context, y, y0, x, x0, n):
+    """Copy n elements by the C library."""
+
+    def generate(context, builder, _signature, values):
+        target, start_y, source, start_x, count = values
+        ends = builder.gep(target, [start_y]), builder.gep(source, [start_x])
+        cgutils.raw_memcpy(builder, *ends, count, max(x.dtype.bitwidth // 8, 1))
+        return context.get_dummy_value()
+
+    return types.void(y, types.int64, x, types.int64, types.int64), generate
+
+
+@njit
+def copy(y, y0, x, x0, n):
+    """y[y0 + i] = x[x0 + i] for i < n, of memory that does not overlap; the last vector overlaps the one before."""
+    wide, narrow = _wide(x), _narrow(x)
+    if n >= _long(x):
+        _move_long(y, y0, x, x0, n)
+    elif n >= wide:
+        for i in range(0, n - wide, wide):
+            _move_wide(y, y0 + i, x, x0 + i)
+        _move_wide(y, y0 + n - wide, x, x0 + n - wide)
+    elif n >= narrow:
+        for i in range(0, n - narrow, narrow):
+            _move_narrow(y, y0 + i, x, x0 + i)
+        _move_narrow(y, y0 + n - narrow, x, x0 + n - narrow)
+    else:
+        for i in range(n):
+            y[y0 + i] = x[x0 + i]
+
+
 def line(x, y, x0, y0, sx, sy, begin, end):
     """One axis. Units are elements."""
     if sx == 1 and sy == 1:
-        for i in range(begin, end):
-            y[y0 + i] = x[x0 + i]
+        copy(y, y0 + begin, x, x0 + begin, end - begin)
     elif sx == 0 and sy == 1:
         value = x[x0]
         for i in range(begin, end):
@@ -54,6 +129,17 @@ def thinned(x, x0, step, y, y0, n):
             y[y0 + i] = x[x0 + step * i]
 
 
+@njit
+def _repeat(y, y0, x, x0, n, times):
+    """The elements x[x0] to x[x0 + n], so many times from y[y0] on; what is written is copied in turn."""
+    copy(y, y0, x, x0, n)
+    done = n
+    while done < n * times:
+        size = min(done, n * times - done, REPEATED // n * 8 * n)
+        copy(y, y0 + done, y, y0, size)
+        done += size
+
+
 def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
     """Outer axes by `table`, then axis 1, then axis 0 innermost. Units are rows: outer · n1."""
     unit = begin
@@ -70,12 +156,11 @@ def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
             rest = rest // n
             xb += i * table[3 * axis + 1]
             yb += i * table[3 * axis + 2]
-        if sx0 == 1 and sy0 == 1:
+        if sx0 == 1 and sy0 == 1 and sx1 == 0 and sy1 == n0 and 0 < n0 < REPEATED:
+            _repeat(y, yb + first * n0, x, xb, n0, last - first)
+        elif sx0 == 1 and sy0 == 1:
             for r in range(first, last):
-                xr = xb + r * sx1
-                yr = yb + r * sy1
-                for i in range(n0):
-                    y[yr + i] = x[xr + i]
+                copy(y, yb + r * sy1, x, xb + r * sx1, n0)
         elif sx0 == 0 and sy0 == 1:
             for r in range(first, last):
                 value = x[xb + r * sx1]
@@ -265,19 +350,6 @@ def _extent(pointer):
 def _width(pointer):
     """Elements of a register of tiles side by side: 256 bits, one tile at least."""
     return max(256 // pointer.dtype.bitwidth, _extent(pointer))
-
-
-def _count(function):
-    """Intrinsic that is a number known at compile time, by the type of the elements."""
-
-    @intrinsic
-    def count(_context, x):
-        def generate(_context, _builder, _signature, _values):
-            return ll.Constant(ll.IntType(64), function(x))
-
-        return types.int64(x), generate
-
-    return count
 
 
 _tile_extent = _count(_extent)

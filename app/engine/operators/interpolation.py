@@ -128,7 +128,7 @@ def nearest(axis: ResizedAxis, transformation: str, rounding: str) -> Indices:
 
 
 def neighbours(axis: ResizedAxis, transformation: str) -> tuple[Indices, Floats, Floats]:
-    """Indices [2, target] of the two neighbours of each element, its place and their weights in single precision.
+    """Indices [2, target] of the two neighbours of each element, its place, and their weights in float32.
 
     At the end, where both are the last element, each has half the weight.
     """

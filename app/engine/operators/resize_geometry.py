@@ -132,7 +132,7 @@ def is_whole(node: ir.Node) -> bool:
 
 
 def cuts_off(node: ir.Node) -> bool:
-    """True if interpolated integers are cut off, as onnxruntime does; else rounded, as the reference evaluator does.
+    """True if integers are cut off, as onnxruntime does; else rounded, as the reference evaluator does.
 
     The standard leaves it open. onnxruntime refuses cubic interpolation of integers.
     """

@@ -40,8 +40,8 @@ def _divide(kind, builder, a, b, *, remainder: bool):
 def _quotient_of_floats(kind, builder, a, b):
     """The quotient by a division of floats, which processors have for vectors.
 
-    It is exact: between q + (b - 1) / b and q + 1 lies 1 / b, of quotients below 2^16 / b more than the rounding
-    of float32, of those below 2^32 / b more than that of float64.
+    It is exact: between q + (b - 1) / b and q + 1 lies 1 / b, of quotients below 2^16 / b more than the
+    rounding of float32, of those below 2^32 / b more than that of float64.
     """
     real = ll.FloatType() if kind.bitwidth <= 16 else ll.DoubleType()
     widened = builder.sext if kind.signed else builder.zext

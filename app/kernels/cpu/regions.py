@@ -182,7 +182,8 @@ def roi_align_max(x, rois, images, y, scales, count, channels, h, w, oh, ow, rat
                     if is_row and is_column:
                         first, second = plane + row * w, plane + next_row * w
                         _largest_corner(
-                            x, first + column, first + next_column, second + column, second + next_column, y, at,
+                            x, first + column, first + next_column, second + column, second + next_column,
+                            y, at,
                             (one - f) * (one - g), (one - f) * g, f * (one - g), f * g,
                             size, image_size, bins,
                         )  # fmt: skip

@@ -109,10 +109,10 @@ def kernel(x, y, down, share_down, along, share_along, lines, h, row, oh, width,
 def bilinear(bits: int) -> str:
     """Source of a kernel for whole numbers of images, interpolated along two axes and cut off.
 
-    x: integers[planes, h, row]; y: [planes, oh, width]; down: int64[2, oh] and along: int64[2, width], rows of x and
-    offsets within a row of the two neighbours; share_down, share_along: their weights, floats of one type, or
-    with `bits` int32 of so many of them; lines: of that type[threads, 4, width]. Units are rows of y. Products
-    and sums have the order of onnxruntime's, so that what is cut off is the same.
+    x: integers[planes, h, row]; y: [planes, oh, width]; down: int64[2, oh] and along: int64[2, width], rows
+    of x and offsets within a row of the two neighbours; share_down, share_along: their weights, float32, or
+    with `bits` int32 of so many of them; lines: of that type, [threads, 4, width]. Units are rows of y.
+    Products and sums have the order of onnxruntime's, so that what is cut off is the same.
     """
     cut = f"(total + ((total >> 31) & {2 ** (2 * bits) - 1})) >> {2 * bits}" if bits else "int32(total)"
     return _BILINEAR.format(cut=cut)

@@ -172,7 +172,8 @@ _INNER = '@njit(error_model="numpy", boundscheck=False)\n'
 def scan_rows(op: str, wide: str) -> str:
     """Source of a kernel for running sums or products along each row, four rows side by side.
 
-    x, y: T[rows, n], y may be x; `op` is sum or prod, `wide` the type they are held in, float64, int32 or int64.
+    x, y: T[rows, n], y may be x; `op` is sum or prod, `wide` the type they are held in: float64, int32 or
+    int64.
     Units are rows.
     """
     start, step = _STEPS[op]
@@ -288,9 +289,9 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
 
 
 def hardmax(where, y, n, inner, begin, end):
-    """One at the position along the middle axis that is told, else zero. where: int64[outer, inner]; y: T[outer, n, inner].
+    """One at the position along the middle axis that is told, else zero.
 
-    Units are outer.
+    where: int64[outer, inner]; y: T[outer, n, inner]. Units are outer.
     """
     for o in range(begin, end):
         for i in range(n):

@@ -75,7 +75,10 @@ def _move_long(_context, y, y0, x, x0, n):
 
 @njit
 def copy(y, y0, x, x0, n):
-    """y[y0 + i] = x[x0 + i] for i < n, of memory that does not overlap; the last vector overlaps the one before."""
+    """y[y0 + i] = x[x0 + i] for i < n, of memory that does not overlap.
+
+    The last vector overlaps the one before.
+    """
     wide, narrow = _wide(x), _narrow(x)
     if n >= _long(x):
         _move_long(y, y0, x, x0, n)
@@ -109,7 +112,7 @@ def line(x, y, x0, y0, sx, sy, begin, end):
 
 @njit
 def thinned(x, x0, step, y, y0, n):
-    """y[y0 + i] = x[x0 + i · step] for i < n, where step is 2 to 4 by vectors that stay within what is copied."""
+    """y[y0 + i] = x[x0 + i · step] for i < n; vectors stay within what is copied."""
     done = 0
     if step == 2:
         while done + LANES < n:
@@ -266,8 +269,8 @@ def kernel(x, y, table, rank, x0, y0, n, stride, block, begin, end):
 def planes(count: int, lanes: int, joined: bool) -> str:
     """Source of a kernel that joins a few planes to pixels, or pixels to planes.
 
-    Joined: y[i · count + c] = x[c · stride + i], else y[c · stride + i] = x[i · count + c], for i < n. Units are
-    blocks of pixels.
+    Joined: y[i · count + c] = x[c · stride + i], else y[c · stride + i] = x[i · count + c], for i < n. Units
+    are blocks of pixels.
     """
     pixel, plane = f"i * {count}", "i"
     pixel_one, plane_one = f"i * {count} + c", "i + c * stride"

@@ -163,15 +163,15 @@ def _taps_cost(group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, 2.0 * width * size * steps, 0.2, moved)
 
 
-def _image_axes(node: ir.Node) -> tuple[int, int] | None:
-    """The two axes of an image along which whole numbers are resized linearly: the last, or those before the last."""
+def _image_axes(node: ir.Node) -> tuple[int, ...]:
+    """The axes of an image along which whole numbers are resized linearly: the last, or before the last."""
     axes = resized_axes(node)
     moved = [i for i, axis in enumerate(axes) if not axis.is_same]
     if not cuts_off(node) or itemsize(data(node)) > 4 or transformation(node) == "tf_crop_and_resize":
-        return None
+        return ()
     rank = len(axes)
     pairs = ((rank - 2, rank - 1), *((1, 2) for _ in range(rank == 4)))
-    return next((pair for pair in pairs if rank > 1 and moved and set(moved) <= set(pair)), None)
+    return next((pair for pair in pairs if rank > 1 and moved and set(moved) <= set(pair)), ())
 
 
 @after(taps_rejection)
@@ -202,7 +202,6 @@ def _bilinear_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]
     node = group.anchor
     x, y = data(node), node.outputs[0]
     pair = _image_axes(node)
-    assert pair is not None
     axes, shape = resized_axes(node), graph.static_shape(x)
     inner = math.prod(shape[pair[1] + 1 :])
     is_fixed = pair[1] + 1 < len(shape) and itemsize(x) == 1

@@ -143,13 +143,12 @@ def _radix_cost(group: Group, context: PlanningContext) -> float:
 
 def _lower_hardmax(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     """The positions of the maxima, then ones there."""
-    x, y = first_input(group), first_output(group)
     outer, n, inner = along_axis(group)
     if n == 0:
         return ()
     where = Workspace(8 * outer * inner)
     found = _positions(group, ("int64*", where), ("max", False), (outer, n, inner))
-    operands: Operands = (("int64*", where), *of_values(y), n)
+    operands: Operands = (("int64*", where), *of_values(first_output(group)), n)
     if inner == 1:
         return (found, kernel_call("app.kernels.cpu.search:hardmax_rows", operands, outer))
     return (found, kernel_call("app.kernels.cpu.search:hardmax", (*operands, inner), outer))

@@ -136,7 +136,7 @@ def _rows(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> KernelC
 
 
 def _transpose(copy: StridedCopy, column: int, itemsize: int, x: Argument, y: Argument) -> KernelCall | None:
-    """The call that moves matrices of the axis `column`, along which x is contiguous, and the innermost axis."""
+    """The call that moves matrices of the innermost axis and of `column`, along which x is contiguous."""
     outer = [a for a in range(len(copy.sizes) - 1) if a != column]
     n1, n0, sy1, sx0 = copy.sizes[column], copy.sizes[-1], copy.sy[column], copy.sx[-1]
     tile, few, many = TILES[itemsize], min(n1, n0), max(n1, n0)

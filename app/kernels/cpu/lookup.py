@@ -43,7 +43,8 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, times, step, begin, en
             for j in range(n0):
                 y[target + j] = value
         elif base == previous:
-            copy(y, target, y, target - n0, n0)
+            for j in range(n0):
+                y[target + j] = y[target - n0 + j]
         elif times == 2:
             for j in range(n0 // 2):
                 y[target + 2 * j] = x[base + j]

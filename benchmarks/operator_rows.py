@@ -13,6 +13,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, Any]
 Random: TypeAlias = np.random.Generator
 Make: TypeAlias = Callable[[Random], Array]
+Rows: TypeAlias = tuple["OperatorRow", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,11 @@ def _top(name: str, size: str, shape: tuple[int, ...], k: int, axis: int) -> Ope
     )  # fmt: skip
 
 
-def _align(size: str, channels: int, extent: int, rois: int) -> OperatorRow:
+def _align(size: str, channels: int, extent: int, rois: int, mode: str = "avg") -> OperatorRow:
     attributes = "output_height = 7, output_width = 7, sampling_ratio = 2, spatial_scale = 0.25"
+    attributes += f', mode = "{mode}"'
     return OperatorRow(
-        "RoiAlign", size, f"RoiAlign <{attributes}> (x, rois, b)",
+        "RoiAlign" if mode == "avg" else f"RoiAlign {mode}", size, f"RoiAlign <{attributes}> (x, rois, b)",
         {"x": normal(1, channels, extent, extent), "rois": boxes(rois, 4.0 * extent), "b": below(1, rois)},
     )  # fmt: skip
 
@@ -140,6 +142,18 @@ def _resize(name: str, size: str, attributes: str, shape: tuple[int, ...], targe
 
 def _one(name: str, size: str, node: str, x: Make, kind: str = "float", **more: Any) -> OperatorRow:
     return OperatorRow(name, size, node, {"x": x}, outputs={"y": kind}, **more)
+
+
+def _both(name: str, node: str, small: Make, large: Make, kind: str = "float", **more: Any) -> Rows:
+    """A row at two sizes."""
+    return _one(name, "small", node, small, kind, **more), _one(name, "large", node, large, kind, **more)
+
+
+def _quotients(size: str, *shape: int) -> OperatorRow:
+    def whole(random: Random) -> Array:
+        return random.integers(1, 1000, shape).astype(np.int32)
+
+    return OperatorRow("Div of int32", size, "Div(x, d)", {"x": whole, "d": whole}, outputs={"y": "int32"})
 
 
 def _unpool(size: str, channels: int, extent: int) -> OperatorRow:
@@ -282,6 +296,8 @@ _DETECTION = (
     _top("TopK other axis", "large", (4, 3000, 32), 100, 1),
     _align("small", 16, 25, 10),
     _align("large", 256, 50, 100),
+    _align("small", 16, 25, 10, "max"),
+    _align("large", 64, 96, 50, "max"),
     _max_roi("small", 8, 20, 5),
     _max_roi("large", 64, 50, 64),
     _one("NonZero", "small", "NonZero(x)", flags(0.1, 8, 100), "int64"),
@@ -414,9 +430,61 @@ _INTEGERS = (
     _integer_product("MatMulInteger", "large", 64, 768, 3072),
 )
 
+_ASYMMETRIC = 'coordinate_transformation_mode = "asymmetric"'
+_DOUBLED = {"s": given([1, 1, 2, 2], np.float32)}
+_POOL = "com.microsoft.NhwcMaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x)"
+_MOVEMENTS = (
+    *_both(
+        "Transpose to pixels", "Transpose <perm = [0, 2, 3, 1]> (x)", bytes_of(np.uint8, 1, 3, 32, 32),
+        bytes_of(np.uint8, 1, 3, 640, 640), "uint8",
+    ),
+    *_both(
+        "Transpose to planes", "Transpose <perm = [0, 3, 1, 2]> (x)", normal(1, 32, 32, 3),
+        normal(1, 640, 640, 3),
+    ),
+    *_both(
+        "Transpose of 85 rows", "Transpose <perm = [0, 1, 3, 4, 2]> (x)", normal(1, 3, 85, 4, 4),
+        normal(1, 3, 85, 80, 80),
+    ),
+    *_both(
+        "Resize linear of bytes", 'Resize <mode = "linear"> (x, , s)', bytes_of(np.uint8, 1, 3, 20, 20),
+        bytes_of(np.uint8, 1, 64, 96, 96), "uint8", constants=_DOUBLED,
+    ),
+    *_both(
+        "Resize nearest floor",
+        f'Resize <mode = "nearest", nearest_mode = "floor", {_ASYMMETRIC}> (x, , s)',
+        normal(1, 3, 20, 20), normal(1, 64, 96, 96), constants=_DOUBLED,
+    ),
+    *_both(
+        "NhwcMaxPool", _POOL, bytes_of(np.uint8, 1, 20, 20, 3), bytes_of(np.uint8, 1, 96, 96, 64), "uint8",
+        domain="com.microsoft",
+    ),
+    *_both(
+        "Pad edge of bytes", 'Pad <mode = "edge"> (x, p)', bytes_of(np.uint8, 1, 8, 10, 6),
+        bytes_of(np.uint8, 1, 8, 500, 200), "uint8", constants={"p": given([0, 0, 3, 4, 0, 0, 3, 4])},
+    ),
+    *_both(
+        "Tile of short rows", "Tile(x, t)", normal(10, 3), normal(500, 3), constants={"t": given([2, 200])}
+    ),
+    *_both(
+        "Expand of heads", "Expand(x, s)", normal(1, 4, 1, 10, 6), normal(1, 4, 1, 500, 200),
+        constants={"s": given([1, 4, 4, 1, 1])},
+    ),
+    *_both("Hardmax", "Hardmax <axis = 1> (x)", normal(2, 10, 6), normal(2, 500, 200)),
+    *_both(
+        "ReduceMax of pixels", "ReduceMax <keepdims = 0> (x, a)", normal(2, 10, 6, 6), normal(2, 500, 200, 6),
+        constants={"a": given([1, 2])},
+    ),
+    *_both("CumSum of int64", "CumSum(x, a)", below(9, 10, 30), below(9, 500, 1000), "int64",
+           constants={"a": given(0)}),
+    _quotients("small", 10, 30),
+    _quotients("large", 500, 1000),
+)  # fmt: skip
+
 ROWS: tuple[OperatorRow, ...] = (
     *_PRODUCTS,
     *_INTEGERS,
+    *_MOVEMENTS,
     *_DETECTION,
     *_IMAGES,
     *_SCATTERS,

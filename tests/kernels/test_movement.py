@@ -54,6 +54,17 @@ def test_transpose_moves_any_element_size(
     np.testing.assert_array_equal(y, x.transpose(perm))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+@pytest.mark.parametrize("few", range(2, 18))
+def test_matrices_of_few_rows_or_columns_are_transposed(compiler: Compiler, dtype: str, few: int) -> None:
+    for shape in ((2, few, 67), (2, 67, few), (1, few, 1100), (1100, few)):
+        x = counting(shape, dtype)
+        axes = (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
+        body = f"Transpose <perm = {list(axes)}> (x)"
+        (y,) = run_text(compiler, "transpose.strided", body, {"x": x}, threads=2)
+        np.testing.assert_array_equal(y, x.transpose(axes))
+
+
 @properties
 @given(data=st.data())
 def test_transpose_and_its_inverse_give_the_input_back(compiler: Compiler, data: st.DataObject) -> None:

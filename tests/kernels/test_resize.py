@@ -1,12 +1,13 @@
 """Resize against the reference evaluator, and laws of interpolation."""
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from app.engine.operators.interpolation import ResizedAxis, taps
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.harness import Array, assert_close, context, implementation
-from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
+from tests.harness import Array, assert_close, model_of
+from tests.kernels.single_node import node_text, reference, rejection_of, run_text, text_group
 
 COORDINATES = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]
 
@@ -107,9 +108,72 @@ def test_weights_sum_to_one_and_stay_inside(mode: str, target: int) -> None:
         assert place.max() < 8
 
 
-def test_interpolation_of_whole_numbers_is_refused() -> None:
-    constants = {"scales": np.array([2, 2], np.float32)}
-    x = image(3, 4, dtype="uint8")
-    group = text_group('Resize <mode = "linear"> (x, , scales)', {"x": x}, constants)
-    assert "uint8" in (implementation("resize.taps", REGISTRY).rejection(group, context()) or "")
-    assert "'linear'" in (implementation("resize.nearest", REGISTRY).rejection(group, context()) or "")
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
+def test_cubic_and_antialiased_whole_numbers_are_rounded_as_by_the_reference(
+    compiler: Compiler, dtype: str
+) -> None:
+    for attributes in ('mode = "cubic"', 'mode = "linear", antialias = 1', 'mode = "cubic", antialias = 1'):
+        for sizes in ([1, 2, 10, 9], [1, 2, 3, 4]):
+            x = whole_numbers(1, 2, 6, 7, dtype=dtype)
+            found, expected = resized(compiler, x, attributes, {"sizes": np.array(sizes)}, threads=2)
+            # A half is rounded by what single precision makes of it.
+            assert np.abs(found.astype(int) - expected).max() <= (1 if x.itemsize < 4 else 0)
+            assert np.mean(found != expected) < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+@pytest.mark.parametrize("transformation", COORDINATES)
+def test_linear_whole_numbers_are_cut_off_as_by_onnxruntime(
+    compiler: Compiler, dtype: str, transformation: str
+) -> None:
+    for shape, sizes in (
+        ((1, 2, 6, 7), (1, 2, 12, 14)),
+        ((2, 1, 6, 7), (2, 1, 9, 17)),
+        ((1, 2, 6, 7), (1, 2, 6, 3)),
+        ((6, 7), (13, 5)),
+        ((2, 6, 7, 3), (2, 13, 11, 3)),
+        ((2, 6, 7, 3), (2, 4, 7, 3)),
+    ):
+        x = whole_numbers(*shape, dtype=dtype)
+        x.reshape(-1)[: x.size // 2] = 50  # an even area, where what is cut off shows the order of sums
+        attributes = f'mode = "linear", coordinate_transformation_mode = "{transformation}"'
+        body, constants = f"Resize <{attributes}> (x, , , sizes)", {"sizes": np.array(sizes)}
+        (found,) = run_text(compiler, "resize.bilinear", body, {"x": x}, constants, threads=2)
+        expected = in_onnxruntime(body, {"x": x}, constants)
+        if transformation == "half_pixel_symmetric":  # whose places differ by a rounding
+            assert np.abs(found.astype(int) - expected).max() <= 1
+        else:
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_whole_numbers_of_volumes_are_cut_off(compiler: Compiler) -> None:
+    x = whole_numbers(1, 2, 4, 5, 6, dtype="uint8")
+    body, constants = 'Resize <mode = "linear"> (x, , , sizes)', {"sizes": np.array([1, 2, 8, 10, 9])}
+    (found,) = run_text(compiler, "resize.taps", body, {"x": x}, constants)
+    expected = in_onnxruntime(body, {"x": x}, constants)
+    assert np.abs(found.astype(int) - expected).max() <= 1
+    assert np.mean(found != expected) < 0.02
+
+
+def test_whole_numbers_are_computed_by_one_row() -> None:
+    x = whole_numbers(1, 2, 3, 4, dtype="uint8")
+    for attributes, row in (('mode = "linear"', "bilinear"), ('mode = "cubic"', "taps")):
+        constants = {"scales": np.array([1, 1, 2, 2], np.float32)}
+        group = text_group(f"Resize <{attributes}> (x, , scales)", {"x": x}, constants)
+        fitting = [n for n in ("taps", "bilinear", "nearest") if rejection_of(f"resize.{n}", group) is None]
+        assert fitting == [row]
+
+
+def whole_numbers(*shape: int, dtype: str) -> Array:
+    limits = np.iinfo(dtype)
+    low, high = max(limits.min, -1000), min(limits.max, 1000) + 1
+    return np.random.default_rng(7).integers(low, high, shape).astype(dtype)
+
+
+def in_onnxruntime(body: str, inputs: dict[str, Array], constants: dict[str, Array]) -> Array:
+    import onnxruntime
+
+    model = ir.to_proto(model_of(node_text(body, {**inputs, **constants}), constants))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found: Array = session.run(None, inputs)[0]
+    return found

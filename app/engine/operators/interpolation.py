@@ -127,6 +127,18 @@ def nearest(axis: ResizedAxis, transformation: str, rounding: str) -> Indices:
     return np.where(outside(axis, transformation), -1, index)
 
 
+def neighbours(axis: ResizedAxis, transformation: str) -> tuple[Indices, Floats, Floats]:
+    """Indices [2, target] of the two neighbours of each element, its place, and their weights in float32.
+
+    At the end, where both are the last element, each has half the weight.
+    """
+    x = np.clip(coordinates(axis, transformation), 0, axis.size - 1)
+    first = np.minimum(x.astype(np.int64), axis.size - 1)
+    index = np.stack([first, np.minimum(first + 1, axis.size - 1)])
+    weight = np.abs(x - index[::-1].astype(np.float32))
+    return index, x, np.where(index[0] == index[1], np.float32(0.5), weight)
+
+
 def taps(
     axis: ResizedAxis,
     transformation: str,

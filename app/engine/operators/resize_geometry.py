@@ -14,6 +14,7 @@ from app.engine.operators.strides import Indices
 
 INTERPOLATED = ("float32", "float64")
 HALVES = ("float16", "bfloat16")  # that are float32 once they are loaded
+WHOLE = ("uint8", "int8", "uint16", "int16", "int32", "int64")  # computed in floats
 
 
 def resized_axes(node: ir.Node) -> tuple[ResizedAxis, ...]:
@@ -120,9 +121,22 @@ def taps_rejection(group: Group, _context: PlanningContext) -> str | None:
     if _mode(group.anchor) not in ("linear", "cubic"):
         return f"mode {_mode(group.anchor)!r}, this is for 'linear' and 'cubic'"
     kind = str(graph.dtype(data(group.anchor)))
-    if kind not in (*INTERPOLATED, *HALVES):
-        return f"interpolation of {kind} has no kernel, floats have"
+    if kind not in (*INTERPOLATED, *HALVES, *WHOLE):
+        return f"interpolation of {kind} has no kernel"
     return _rejection(group)
+
+
+def is_whole(node: ir.Node) -> bool:
+    """True if the elements that are interpolated are integers."""
+    return str(graph.dtype(data(node))) in WHOLE
+
+
+def cuts_off(node: ir.Node) -> bool:
+    """True if integers are cut off, as onnxruntime does; else rounded, as the reference evaluator does.
+
+    The standard leaves it open. onnxruntime refuses cubic interpolation of integers.
+    """
+    return _mode(node) == "linear" and not graph.attribute(node, "antialias", 0)
 
 
 def transformation(node: ir.Node) -> str:

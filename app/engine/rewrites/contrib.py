@@ -315,6 +315,18 @@ def nhwc_conv(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
     return [n("Transpose", y, perm=_FIRST)]
 
 
+def nhwc_max_pool(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+    """MaxPool of an image whose channels are last."""
+    image = n("Transpose", *node.inputs, perm=_LAST)
+    return [n("Transpose", n("MaxPool", image, **others(node)), perm=_FIRST)]
+
+
+def bias_add(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+    """The sum of three."""
+    x, bias, skip = node.inputs
+    return [n("Add", n("Add", x, bias), skip)]
+
+
 def rule(name: str, build: Build) -> Callable[[ir.Node], Replacement | None]:
     """A rewrite rule from a function that makes nodes, or none where it does not apply."""
 
@@ -348,6 +360,8 @@ BUILDS: tuple[tuple[str, Build, str], ...] = (
     ("GroupNorm", group_norm, MICROSOFT),
     ("SkipGroupNorm", skip_group_norm, MICROSOFT),
     ("NhwcConv", nhwc_conv, MICROSOFT),
+    ("NhwcMaxPool", nhwc_max_pool, MICROSOFT),
+    ("BiasAdd", bias_add, MICROSOFT),
 )
 
 

@@ -6,6 +6,7 @@ place of the axis's table) for the outer axes; the offsets follow.
 """
 
 from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.strided import copy, thinned
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -21,16 +22,22 @@ def source_of(table, rank, row):
     return base if inside else -1
 
 
-def lookup(x, y, fill, table, rank, row, n0, left, right, times, begin, end):
+def lookup(x, y, fill, table, rank, row, n0, left, right, times, step, begin, end):
     """The innermost axis has n0 entries at table[row:], those in [left, right) consecutive.
 
-    fill: T[1]. The entries are 0, 1, 2 ..., each so many `times` one after the other, if that is not 0. Units
-    are rows of y.
+    fill: T[1]. The entries are 0, 1, 2 ..., each so many `times` one after the other, if that is not 0, or
+    grow by `step`, if that is not 0. Units are rows of y.
     """
     value = fill[0]
     previous = -1  # offset of the row just written: nearest Resize repeats rows
+    rows, offsets = (table[2 * rank - 2], table[2 * rank - 1]) if rank else (1, 0)
+    above = -1
     for unit in range(begin, end):
-        base = source_of(table, rank, unit)
+        r = unit % rows
+        if r == 0 or unit == begin:
+            above = source_of(table, max(rank - 1, 0), unit // rows)
+        offset = table[offsets + r] if rank else 0
+        base = above + offset if above >= 0 and offset >= 0 else -1
         target = unit * n0
         if base < 0:
             for j in range(n0):
@@ -46,14 +53,14 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, times, begin, end):
             for j in range(n0 // times):
                 for i in range(target + j * times, target + (j + 1) * times):
                     y[i] = x[base + j]
+        elif step > 0:
+            thinned(x, base + table[row], step, y, target, n0)
         else:
             for j in range(left):
                 offset = table[row + j]
                 y[target + j] = x[base + offset] if offset >= 0 else value
             if left < right:
-                source = base + table[row + left]
-                for j in range(right - left):
-                    y[target + left + j] = x[source + j]
+                copy(y, target + left, x, base + table[row + left], right - left)
             for j in range(right, n0):
                 offset = table[row + j]
                 y[target + j] = x[base + offset] if offset >= 0 else value

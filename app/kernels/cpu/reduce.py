@@ -120,13 +120,14 @@ def kernel(x, y, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
 
 _COLUMNS = """\
 def kernel(
-    x, y, total, partial, columns, m, blocks, k1, k2, a0, a1, a2, r0, r1, r2, b0, b1, b2, begin, end, thread
+    x, y, total, partial, columns, m, blocks, repeat, k1, k2, a0, a1, a2, r0, r1, r2, b0, b1, b2,
+    begin, end, thread
 ):
     s = thread * columns
-    count = r0 * r1 * r2
+    count = r0 * r1 * r2 * repeat
     for unit in range(begin, end):
         low = unit % blocks * columns
-        width = min(columns, m - low)
+        width = m * repeat if repeat > 1 else min(columns, m - low)
         kept = unit // blocks
         first = kept // k2 // k1 * a0 + kept // k2 % k1 * a1 + kept % k2 * a2 + low
         for j in range(s, s + width):
@@ -151,10 +152,17 @@ def kernel(
                             total[j] = {step}
                             partial[j] = {start}
         out = kept * m + low
-        for j in range(width):
-            a = total[s + j]
-            b = {wide}(partial[s + j])
-            t = {step}
+        for j in range(s, s + width):
+            a = total[j]
+            b = {wide}(partial[j])
+            total[j] = {step}
+        for q in range(1, repeat):
+            for j in range(s, s + m):
+                a = total[j]
+                b = total[j + q * m]
+                total[j] = {step}
+        for j in range(min(width, m)):
+            t = total[s + j]
             y[out + j] = {dtype}({finish})
 """
 
@@ -204,6 +212,7 @@ def columns(op: str, dtype: str, wide: str, narrow: str) -> str:
 
     x: T, y: T[outer, m]; as in `rows`, but each kept index reads r0 x r1 x r2 rows of m elements.
     total: wide[threads, columns]; partial: narrow[threads, columns]. Units are outer * blocks,
-    where a block is up to `columns` outputs of one row.
+    where a block is up to `columns` outputs of one row. So many rows as `repeat` lie one after the other
+    and are read as one, whose parts are joined at the end.
     """
     return _HEADER + _COLUMNS.format(**_names(op, dtype, wide, narrow))

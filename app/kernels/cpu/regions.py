@@ -6,8 +6,9 @@ Source: the ONNX operators RoiAlign, version 22, and MaxRoiPool, version 22.
 import math
 
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.extrema import like
+from app.kernels.cpu.extrema import like, maximum
 
+CHANNELS = 64  # of which the pixels around a place are read together
 MOST = 2**30  # places along a bin of a region without bounds
 
 
@@ -157,32 +158,51 @@ def corners(v, extent):
 def roi_align_max(x, rois, images, y, scales, count, channels, h, w, oh, ow, ratio, begin, end):
     """As `roi_align`, the largest of the four weighted pixels of all places. Units are regions."""
     zero, one = like(scales[0], 0), like(scales[0], 1)
+    bins, image_size = oh * ow, h * w
     for roi in range(begin, end):
         image = images[roi]
         left, bin_w = region(rois, roi, 0, scales[0], scales[1], ow)
         top, bin_h = region(rois, roi, 1, scales[0], scales[1], oh)
         high, wide = places(bin_h, ratio), places(bin_w, ratio)
         step_h, step_w = bin_h / like(one, max(high, 1)), bin_w / like(one, max(wide, 1))
-        for c in range(channels):
-            plane = (image * channels + c) * h * w
-            for unit in range(oh * ow):
+        is_image = 0 <= image < count
+        for low in range(0, channels, CHANNELS):
+            size = min(CHANNELS, channels - low)
+            plane, target = (image * channels + low) * image_size, (roi * channels + low) * bins
+            for unit in range(bins):
                 i, j = unit // ow, unit % ow
-                best = zero
-                for s in range(high * wide):
+                at = target + unit
+                for c in range(size):
+                    y[at + c * bins] = -math.inf if is_image and high * wide > 0 else zero
+                for s in range(high * wide if is_image else 0):
                     v = top + like(one, i) * bin_h + (like(one, s // wide) + like(one, 0.5)) * step_h
                     u = left + like(one, j) * bin_w + (like(one, s % wide) + like(one, 0.5)) * step_w
                     row, next_row, f, is_row = corners(v, h)
                     column, next_column, g, is_column = corners(u, w)
-                    value = zero
                     if is_row and is_column:
-                        a, b = plane + row * w, plane + next_row * w
-                        upper = max((one - f) * (one - g) * x[a + column], (one - f) * g * x[a + next_column])
-                        lower = max(f * (one - g) * x[b + column], f * g * x[b + next_column])
-                        value = max(upper, lower)
-                    best = value if s == 0 else max(best, value)
-                if image < 0 or image >= count:
-                    best = zero / zero
-                y[(roi * channels + c) * oh * ow + unit] = best
+                        first, second = plane + row * w, plane + next_row * w
+                        _largest_corner(
+                            x, first + column, first + next_column, second + column, second + next_column,
+                            y, at,
+                            (one - f) * (one - g), (one - f) * g, f * (one - g), f * g,
+                            size, image_size, bins,
+                        )  # fmt: skip
+                    else:
+                        for c in range(size):
+                            y[at + c * bins] = maximum(zero, y[at + c * bins])
+                if not is_image:
+                    for c in range(size):
+                        y[at + c * bins] = zero / zero
+
+
+@njit
+def _largest_corner(x, p0, p1, p2, p3, y, at, w0, w1, w2, w3, size, image_size, bins):
+    """The larger of each y and four weighted pixels of its plane."""
+    for c in range(size):
+        plane = c * image_size
+        upper = maximum(w0 * x[p0 + plane], w1 * x[p1 + plane])
+        lower = maximum(w2 * x[p2 + plane], w3 * x[p3 + plane])
+        y[at + c * bins] = maximum(maximum(upper, lower), y[at + c * bins])
 
 
 def max_roi_pool(x, rois, y, scale, line, edges, count, channels, h, w, oh, ow, begin, end, thread):

@@ -46,3 +46,73 @@ def resample_rows(x, y, place, weight, fill, n_in, n_out, taps, begin, end):
                 for t in range(1, taps):
                     total += weight[j * taps + t] * x[source + place[j * taps + t]]
                 y[target + j] = total
+
+
+_WHOLE = """\
+from numba import int32
+
+from app.kernels.cpu.codegen.intrinsics import rint
+
+
+def kernel(x, y, begin, end):
+    for i in range(begin, end):
+        y[i] = {conversion}
+"""
+
+
+def to_whole(low: int, high: int, rounds: bool) -> str:
+    """Source of a kernel for y[i] = x[i] as a whole number from low to high: the nearest one, or cut off.
+
+    x: T[n] of floats; y: integers. Units are elements.
+    """
+    number = "rint(x[i])" if rounds else "x[i]"
+    kind = "int32" if -(2**31) <= low and high < 2**31 else "int"
+    return _WHOLE.format(conversion=f"{kind}(min(max({number}, {float(low)}), {float(high)}))")
+
+
+_BILINEAR = """\
+from numba import int32
+
+
+def kernel(x, y, down, share_down, along, share_along, lines, h, row, oh, width, begin, end, thread):
+    upper = thread * 4 * width
+    lower = upper + 2 * width
+    upper_row = lower_row = -1
+    for unit in range(begin, end):
+        i = unit % oh
+        plane = unit // oh * h
+        first, second = plane + down[i], plane + down[oh + i]
+        if first != upper_row:
+            upper, lower = lower, upper
+            upper_row, lower_row = lower_row, upper_row
+        if first != upper_row:
+            for j in range(width):
+                lines[upper + j] = x[first * row + along[j]]
+                lines[upper + width + j] = x[first * row + along[width + j]]
+            upper_row = first
+        if second != lower_row:
+            for j in range(width):
+                lines[lower + j] = x[second * row + along[j]]
+                lines[lower + width + j] = x[second * row + along[width + j]]
+            lower_row = second
+        p, q = share_down[i], share_down[oh + i]
+        target = unit * width
+        for j in range(width):
+            total = share_along[j] * p * lines[upper + j]
+            total += share_along[width + j] * p * lines[upper + width + j]
+            total += share_along[j] * q * lines[lower + j]
+            total += share_along[width + j] * q * lines[lower + width + j]
+            y[target + j] = {cut}
+"""
+
+
+def bilinear(bits: int) -> str:
+    """Source of a kernel for whole numbers of images, interpolated along two axes and cut off.
+
+    x: integers[planes, h, row]; y: [planes, oh, width]; down: int64[2, oh] and along: int64[2, width], rows
+    of x and offsets within a row of the two neighbours; share_down, share_along: their weights, float32, or
+    with `bits` int32 of so many of them; lines: of that type, [threads, 4, width]. Units are rows of y.
+    Products and sums have the order of onnxruntime's, so that what is cut off is the same.
+    """
+    cut = f"(total + ((total >> 31) & {2 ** (2 * bits) - 1})) >> {2 * bits}" if bits else "int32(total)"
+    return _BILINEAR.format(cut=cut)

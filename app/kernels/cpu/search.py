@@ -94,7 +94,7 @@ def arg_columns(op: str, last: bool) -> str:
 
 
 _SCAN_ROWS = """\
-from numba import float64, int64
+from numba import float64, int32, int64
 
 
 def kernel(x, y, n, exclusive, reverse, begin, end):
@@ -172,7 +172,8 @@ _INNER = '@njit(error_model="numpy", boundscheck=False)\n'
 def scan_rows(op: str, wide: str) -> str:
     """Source of a kernel for running sums or products along each row, four rows side by side.
 
-    x, y: T[rows, n], y may be x; `op` is sum or prod, `wide` the type they are held in, float64 or int64.
+    x, y: T[rows, n], y may be x; `op` is sum or prod, `wide` the type they are held in: float64, int32 or
+    int64.
     Units are rows.
     """
     start, step = _STEPS[op]
@@ -182,7 +183,7 @@ def scan_rows(op: str, wide: str) -> str:
 def scan(op: str) -> str:
     """Source of a kernel for running sums or products along the middle axis.
 
-    x, y: T[outer, n, inner], y may be x; running: [threads, columns], float64 or int64.
+    x, y: T[outer, n, inner], y may be x; running: [threads, columns], float64, int32 or int64.
     `op` is sum or prod.
     """
     return _scan(op, "", "", "kernel")
@@ -287,22 +288,24 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
             _sift(y, indices, at, inner, 0, size, largest)
 
 
-def hardmax(x, y, n, inner, begin, end):
-    """One at the first maximum along the middle axis, else zero. x, y: T[outer, n, inner], y may be x.
+def hardmax(where, y, n, inner, begin, end):
+    """One at the position along the middle axis that is told, else zero.
 
-    Units are outer * inner.
+    where: int64[outer, inner]; y: T[outer, n, inner]. Units are outer.
     """
-    for unit in range(begin, end):
-        at = unit // inner * n * inner + unit % inner
-        best = x[at]
-        where = 0
-        for i in range(1, n):
-            v = x[at + i * inner]
-            if v > best or (v != v and best == best):
-                best = v
-                where = i
+    for o in range(begin, end):
         for i in range(n):
-            y[at + i * inner] = 1 if i == where else 0
+            at = (o * n + i) * inner
+            for j in range(inner):
+                y[at + j] = 1 if where[o * inner + j] == i else 0
+
+
+def hardmax_rows(where, y, n, begin, end):
+    """As `hardmax` along the innermost axis. where: int64[rows]; y: T[rows, n]. Units are rows."""
+    for row in range(begin, end):
+        for i in range(n):
+            y[row * n + i] = 0
+        y[row * n + where[row]] = 1
 
 
 def encode(x, y, keys, values, count, begin, end):

@@ -5,6 +5,7 @@ A kernel that finds out how much there is writes it to `found: int64[1]`. All ha
 
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.extrema import like
+from app.kernels.cpu.strided import copy
 
 GROUP = 16  # boxes that are compared before it is asked whether one of them overlapped
 
@@ -63,8 +64,7 @@ def compress(x, condition, y, chosen, found, limit, outer, n, inner, begin, end)
                 if inner == 1:
                     y[target] = x[source]
                     continue
-                for j in range(inner):
-                    y[target + j] = x[source + j]
+                copy(y, target, x, source, inner)
 
 
 def bounded_compress(x, condition, y, outer, n, inner, begin, end):
@@ -82,9 +82,7 @@ def bounded_compress(x, condition, y, outer, n, inner, begin, end):
             continue
         for i in range(n):
             if condition[i]:
-                source, target = base + i * inner, base + count * inner
-                for j in range(inner):
-                    y[target + j] = x[source + j]
+                copy(y, base + count * inner, x, base + i * inner, inner)
                 count += 1
 
 

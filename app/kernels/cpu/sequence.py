@@ -1,6 +1,7 @@
 """Elements ruled by positions: reversed sequences, triangles, one-hot rows, identity matrices, ramps."""
 
 from app.kernels.cpu.extrema import like
+from app.kernels.cpu.strided import copy
 
 
 def reverse_sequence(x, lengths, y, outer, middle, inner, time_first, begin, end):
@@ -17,8 +18,7 @@ def reverse_sequence(x, lengths, y, outer, middle, inner, time_first, begin, end
         length = min(max(lengths[m if time_first else o], 0), time)
         source = length - 1 - step if step < length else step
         row = source * middle + m if time_first else o * middle + source
-        for i in range(inner):
-            y[unit * inner + i] = x[row * inner + i]
+        copy(y, unit * inner, x, row * inner, inner)
 
 
 def triangle(x, zero, diagonal, y, height, width, upper, begin, end):
@@ -36,8 +36,7 @@ def triangle(x, zero, diagonal, y, height, width, upper, begin, end):
         base = unit * width
         for j in range(first):
             y[base + j] = value
-        for j in range(first, last):
-            y[base + j] = x[base + j]
+        copy(y, base + first, x, base + first, max(last - first, 0))
         for j in range(last, width):
             y[base + j] = value
 

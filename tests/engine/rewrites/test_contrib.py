@@ -450,6 +450,25 @@ def test_convolution_of_channels_that_are_last(
     np.testing.assert_allclose(found["y"], np.concatenate(expected, -1) + b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["u", "s"])
+@pytest.mark.parametrize("attributes", [
+    "strides = [2, 2], pads = [1, 1, 1, 1]", "", "strides = [2, 3], ceil_mode = 1", 'auto_pad = "SAME_UPPER"',
+    "dilations = [2, 1], pads = [1, 0, 0, 1]", "strides = [2, 2], ceil_mode = 1, pads = [0, 1, 1, 1]",
+])  # fmt: skip
+def test_pools_of_channels_that_lie_last(attributes: str, kind: str, tmp_path: Path) -> None:
+    body = f"y = com.microsoft.NhwcMaxPool<kernel_shape = [3, 2]{', ' * bool(attributes)}{attributes}>(x)"
+    given = {"x": (kind, 2, 8, 7, 5)}
+    operators = check(tmp_path, body, given, {"u": "uint8 y", "s": "int8 y"}[kind], off_by_one=0.0)
+    assert operators == ["Transpose", "MaxPool", "Transpose"]
+
+
+def test_sums_with_a_bias_and_a_skip(tmp_path: Path) -> None:
+    x, b, skip = array("f", (2, 6, 320), 0), array("f", (320,), 1), array("f", (2, 6, 320), 2)
+    body = "y = com.microsoft.BiasAdd(x, b, skip)"
+    found = evaluated(tmp_path, body, {"x": x, "b": b, "skip": skip}, "float[a, b, c] y")
+    np.testing.assert_allclose(found["y"], x + b + skip, rtol=1e-6)
+
+
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize(
     ("shape", "table", "ids", "attributes"),

@@ -39,7 +39,8 @@ def lookup_calls(
     address = element_type(itemsize)
     fill = Constant(np.zeros(1, f"u{itemsize}")) if fill is None else fill
     offsets = _offsets(axes, shape)
-    return (_call("app.kernels.cpu.lookup:lookup", offsets, address, (x, y), fill, _times(offsets[-1])),)
+    numbers = _times(offsets[-1]), _step(offsets[-1])
+    return (_call("app.kernels.cpu.lookup:lookup", offsets, address, (x, y), fill, *numbers),)
 
 
 def adding_calls(
@@ -67,6 +68,12 @@ def _times(table: Indices) -> int:
     if times < 2 or table.size % times:
         return 0
     return times if np.array_equal(table, np.arange(table.size) // times) else 0
+
+
+def _step(table: Indices) -> int:
+    """By how much, more than one, each offset of a table is larger than the one before it; else 0."""
+    step = int(table[1] - table[0]) if table.size > 1 and table[0] >= 0 else 0
+    return step if step > 1 and np.all(np.diff(table) == step) else 0
 
 
 def _call(

@@ -143,6 +143,14 @@ def lines(found: Collapsed) -> tuple[int, ...] | None:
     return (width, blocks_of(width), *kept[1:], *kept_strides, *reduced, *strides)
 
 
+def _repeated(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """The numbers of `lines` with that of short rows that are read as one, behind the blocks."""
+    width, blocks, *others, count, b0, b1, stride = numbers
+    most = COLUMNS // max(width, 1) if stride == width else 1
+    repeat = next((k for k in range(min(most, count), 1, -1) if count % k == 0), 1)
+    return (width, blocks, repeat, *others, count // repeat, b0, b1, stride * repeat)
+
+
 def accumulators(op: str, dtype: str) -> tuple[str, str]:
     """Element types of the totals and of the partial results of an operation on `dtype`.
 
@@ -174,6 +182,8 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     if found.inner_reduced:
         return (kernel_call(rows, (*of_values(x, y), *numbers), found.outputs, static),)
     width, blocks = numbers[:2]
+    if op != "log_sum_exp":
+        numbers = _repeated(numbers)
     operands: Operands = (*of_values(x, y), columns_of(wide), columns_of(narrow), COLUMNS, *numbers)
     units = found.outputs // max(width, 1) * blocks
     return (kernel_call(columns, operands, units, static, takes_thread=True),)

@@ -16,7 +16,7 @@ from app.engine.backends.cpu.axis_kernels import (
     takes,
     type_name,
 )
-from app.engine.backends.cpu.calls import Operands, kernel_call, of_values, typed_call
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_values, typed_call
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, Excess, KernelCall, Workspace
@@ -37,11 +37,17 @@ def _arg_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _lower_arg(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    x, y = first_input(group), first_output(group)
     static = (_EXTREMA[group.op], bool(graph.attribute(group.anchor, "select_last_index", 0)))
+    return (_positions(group, ("int64*", first_output(group)), static, along_axis(group, 0)),)
+
+
+def _positions(
+    group: Group, y: Operand, static: tuple[object, ...], shape: tuple[int, int, int]
+) -> KernelCall:
+    """The call that finds the extrema of the first input along the middle axis."""
+    x = first_input(group)
     kernels = "app.kernels.cpu.search:arg_rows", "app.kernels.cpu.search:arg_columns"
-    operands, scratch = (*of_values(x), ("int64*", y)), (type_name(x),)
-    return (rows_or_columns(kernels, operands, along_axis(group, 0), scratch, static=static),)
+    return rows_or_columns(kernels, (*of_values(x), y), shape, (type_name(x),), static=static)
 
 
 @after(takes(*NUMBERS))
@@ -52,7 +58,7 @@ def _scan_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y, axis = first_input(group), first_output(group), graph.operand(group.anchor, 1)
-    wide = "float64" if type_name(x).startswith("float") else "int64"
+    wide = "float64" if type_name(x).startswith("float") else type_name(x)
     flags = tuple(int(graph.attribute(group.anchor, name, 0)) for name in ("exclusive", "reverse"))
     shape, fixed = graph.static_shape(x), graph.constant(axis)
     if fixed is None:
@@ -136,10 +142,16 @@ def _radix_cost(group: Group, context: PlanningContext) -> float:
 
 
 def _lower_hardmax(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
-    x, y = first_input(group), first_output(group)
+    """The positions of the maxima, then ones there."""
     outer, n, inner = along_axis(group)
-    units = outer * inner if n else 0
-    return (kernel_call("app.kernels.cpu.search:hardmax", (*of_values(x, y), n, inner), units),)
+    if n == 0:
+        return ()
+    where = Workspace(8 * outer * inner)
+    found = _positions(group, ("int64*", where), ("max", False), (outer, n, inner))
+    operands: Operands = (("int64*", where), *of_values(first_output(group)), n)
+    if inner == 1:
+        return (found, kernel_call("app.kernels.cpu.search:hardmax_rows", operands, outer))
+    return (found, kernel_call("app.kernels.cpu.search:hardmax", (*operands, inner), outer))
 
 
 def _cost(group: Group, context: PlanningContext) -> float:

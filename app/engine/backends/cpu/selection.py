@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu.axis_kernels import type_name
+from app.engine.backends.cpu.axis_kernels import HALVES, type_name
 from app.engine.backends.cpu.rows import group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Call, HostCall
@@ -285,7 +285,7 @@ IMPLEMENTATIONS = tuple(
     Implementation(name, op, "numba-cpu", rejection, _lower(function, requests), _cost)
     for name, op, rejection, function, requests in (
         ("nonzero.places", "NonZero", _rejection(*KINDS), "prepare_nonzero", _nonzero_requests),
-        ("compress.slices", "Compress", _rejection(*KINDS), "prepare_compress", _compress_requests),
+        ("compress.slices", "Compress", _rejection(*KINDS, *HALVES), "prepare_compress", _compress_requests),
         ("unique.radix_sort", "Unique", _rejection(*KINDS), "prepare_unique", _unique_requests),
         (
             "non_max_suppression.heap",

@@ -16,8 +16,13 @@ from app.engine.operators.strides import StridedCopy
 
 LONG_ROW = 1024  # elements from which a row is worth a call of its own, so that threads share it
 FEW_ROWS = 8
-THINNED = (2, 3)  # steps in x of a row that is picked from vectors: faster than tiles of so few columns
-TRANSPOSE_BLOCK = 16  # rows of y at a time: a cache line of 4-byte elements on the side of x
+TILES = {1: 16, 2: 8, 4: 8, 8: 4}  # extent of a square tile by bytes of an element, as the kernel has it
+PLANES = 4  # up to which rows are shuffled to pixels, and pixels to rows
+PLANE_BYTES = 32  # of a row at a time
+CACHE_LINE = 64  # bytes of x, rows of y, at a time at least
+LINES = 4  # of x at a time at most: more than one where pages of x are many
+TRANSPOSE_BLOCK = 24 * 1024  # bytes of y at a time where there are several lines: most of a cache of 32 KiB
+LONG_BLOCK = 1024  # of the longer side of a matrix with few rows or columns
 
 
 def merged(copy: StridedCopy) -> StridedCopy:
@@ -68,8 +73,10 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
     if rank == 1:
         return (_line(itemsize, x, y, plain.x0, plain.y0, plain.sx[0], plain.sy[0], plain.sizes[0]),)
     column = next((a for a in range(rank - 1) if plain.sx[a] == 1), None)
-    if column is not None and plain.sy[-1] == 1 and plain.sx[-1] not in (0, *THINNED):
-        return (_transpose(plain, column, itemsize, x, y),)
+    if column is not None and plain.sy[-1] == 1 and plain.sx[-1] != 0:
+        transposed = _transpose(plain, column, itemsize, x, y)
+        if transposed is not None:
+            return (transposed,)
     if math.prod(plain.sizes[:-1]) <= FEW_ROWS and plain.sizes[-1] >= LONG_ROW:
         return tuple(
             _line(itemsize, x, y, *start, plain.sx[-1], plain.sy[-1], plain.sizes[-1])
@@ -128,10 +135,27 @@ def _rows(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> KernelC
     return kernel_call("app.kernels.cpu.strided:rows", operands, math.prod(copy.sizes[:-1]))
 
 
-def _transpose(copy: StridedCopy, column: int, itemsize: int, x: Argument, y: Argument) -> KernelCall:
+def _transpose(copy: StridedCopy, column: int, itemsize: int, x: Argument, y: Argument) -> KernelCall | None:
+    """The call that moves matrices of the innermost axis and of `column`, along which x is contiguous."""
     outer = [a for a in range(len(copy.sizes) - 1) if a != column]
-    n1, n0 = copy.sizes[column], copy.sizes[-1]
-    sizes = n1, copy.sy[column], n0, copy.sx[-1], TRANSPOSE_BLOCK
-    units = math.prod(copy.sizes[a] for a in outer) * -(-n1 // TRANSPOSE_BLOCK)
-    operands = (*_outer(copy, outer, itemsize, x, y), *sizes)
-    return kernel_call("app.kernels.cpu.strided:transpose", operands, units)
+    n1, n0, sy1, sx0 = copy.sizes[column], copy.sizes[-1], copy.sy[column], copy.sx[-1]
+    tile, few, many = TILES[itemsize], min(n1, n0), max(n1, n0)
+    is_dense = sy1 == n0 if n0 <= n1 else sx0 == n1
+    head = _outer(copy, outer, itemsize, x, y)
+    matrices = math.prod(copy.sizes[a] for a in outer)
+    if few <= PLANES and is_dense and few < tile:
+        units = matrices * -(-many // LONG_BLOCK)
+        static = few, PLANE_BYTES // itemsize, n0 <= n1
+        operands = (*head, many, sx0 if n0 <= n1 else sy1, LONG_BLOCK)
+        return kernel_call("app.kernels.cpu.strided:planes", operands, units, static)
+    if few >= tile:
+        lines = min(max(TRANSPOSE_BLOCK // (n0 * CACHE_LINE), 1), LINES)
+        block = lines * CACHE_LINE // itemsize
+        operands = (*head, n1, sy1, n0, sx0, block)
+        return kernel_call("app.kernels.cpu.strided:transpose", operands, matrices * -(-n1 // block))
+    if is_dense and many >= tile:
+        units = matrices * -(-many // LONG_BLOCK)
+        return kernel_call(
+            "app.kernels.cpu.strided:transpose_few", (*head, n1, sy1, n0, sx0, LONG_BLOCK), units
+        )
+    return None

@@ -216,15 +216,35 @@ def nhwc_conv(context: ShapeInferenceContext, node: ir.Node) -> None:
     shape, weights = graph.shape(x), graph.shape(w)
     if shape is None or weights is None or x.dtype is None or len(shape) != 4 or len(weights) != 4:
         return
+    sizes = _image_sizes(node, shape[1:3], weights[1:3])
+    context.set_shape_and_dtype(node.outputs[0], ir.Shape([shape[0], *sizes, weights[0]]), x.dtype)
+
+
+def nhwc_max_pool(context: ShapeInferenceContext, node: ir.Node) -> None:
+    """NhwcMaxPool: [batch, rows, columns, channels]."""
+    x, window = graph.operand(node, 0), graph.attribute(node, "kernel_shape", ())
+    shape = graph.shape(x)
+    if shape is None or x.dtype is None or len(shape) != 4 or len(window) != 2:
+        return
+    sizes = _image_sizes(node, shape[1:3], window)
+    context.set_shape_and_dtype(node.outputs[0], ir.Shape([shape[0], *sizes, shape[3]]), x.dtype)
+
+
+def _image_sizes(node: ir.Node, image: Sequence[int], kernel: Sequence[int]) -> list[int]:
+    """Rows and columns that a window of this kernel finds in an image."""
     strides, dilations = (graph.attribute(node, a, (1, 1)) for a in ("strides", "dilations"))
     pads = graph.attribute(node, "pads", (0, 0, 0, 0))
     form = str(graph.attribute(node, "auto_pad", "NOTSET"))
     sizes = []
     for i in range(2):
-        window = dilations[i] * (weights[1 + i] - 1) + 1
+        window = dilations[i] * (kernel[i] - 1) + 1
         around = {"NOTSET": pads[i] + pads[2 + i], "VALID": 0}.get(form, window - 1)
-        sizes.append((shape[1 + i] + around - window) // strides[i] + 1)
-    context.set_shape_and_dtype(node.outputs[0], ir.Shape([shape[0], *sizes, weights[0]]), x.dtype)
+        steps = image[i] + around - window
+        size = steps // strides[i] + 1
+        if graph.attribute(node, "ceil_mode", 0) and steps % strides[i] and form == "NOTSET":
+            size += size * strides[i] < image[i] + pads[i]  # a window that begins in the image
+        sizes.append(size)
+    return sizes
 
 
 def _with_statistics(known: Infer, context: ShapeInferenceContext, node: ir.Node) -> None:
@@ -245,12 +265,14 @@ def _guarded(unknown: Infer, known: Infer, context: ShapeInferenceContext, node:
 
 # By domain and operator, for all versions.
 SHAPE_RULES: tuple[tuple[str, str, Infer], ...] = (
+    ("com.microsoft", "BiasAdd", like_first),
     ("com.microsoft", "BiasSplitGelu", half_of_last),
     ("com.microsoft", "CDist", distances),
     ("com.microsoft", "DynamicQuantizeLSTM", dynamic_quantize_lstm),
     ("com.microsoft", "GroupQueryAttention", runtime_operators.group_query_attention),
     ("com.microsoft", "GroupNorm", like_first),
     ("com.microsoft", "NhwcConv", nhwc_conv),
+    ("com.microsoft", "NhwcMaxPool", nhwc_max_pool),
     ("com.microsoft", "QGemm", runtime_operators.infer),  # the library's tells the type of the scale
     ("com.microsoft", "SkipGroupNorm", like_first),
     ("", "Loop", loop),

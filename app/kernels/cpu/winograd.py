@@ -180,11 +180,13 @@ def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane
     larger = count - size * parts
     for point in range(TILE * TILE):
         a, b = at(v, point * v_plane), at(weights, point * (channels * WORDS + TAIL) * vectors * LANES)
-        c, done = at(sums, point * m_plane), larger * (size + 1)
-        rest, below = at(a, done * v_row), at(c, done * vectors * LANES)
-        if larger:
-            choose(size + 1, vectors, a, v_row, b, channels, c, larger, 0)
-        choose(size, vectors, rest, v_row, b, channels, below, parts - larger, larger)
+        c = at(sums, point * m_plane)
+        for turn in range(2):
+            # One call: numba would compile the tiles for each.
+            rows, tiles = size + 1 - turn, parts - larger if turn else larger
+            if tiles:
+                choose(rows, vectors, a, v_row, b, channels, c, tiles, turn * larger)
+            a, c = at(a, tiles * rows * v_row), at(c, tiles * rows * vectors * LANES)
 
 
 @shared(types.void(T, N, N, N, N, N, N, N, T, T, T, T, N, T))

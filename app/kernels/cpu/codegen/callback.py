@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as binding
 import numba
 
 from app.kernels.cpu.codegen.pipeline import KernelCompiler
@@ -25,7 +24,7 @@ def compile_callback(signature: Any, function: Callable[..., Any]) -> Any:
     # The folder of the cache changes where a process has several compilers.
     compiled.bitcode = Path(numba.config.CACHE_DIR) / "bitcode" / f"{name}.bc"
     if not compiled.cache_hits:
-        write_whole(compiled.bitcode, binding.parse_assembly(compiled.inspect_llvm()).as_bitcode())
+        write_whole(compiled.bitcode, compiled._library.serialize_using_bitcode()[-1])
     else:
         # LLVM's module of the code, which numba reads with it for functions that are linked to this one:
         # there are none, and it takes more memory than the code, 11 MiB for the kernels of a MobileNet.

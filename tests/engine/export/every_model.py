@@ -3,7 +3,7 @@
 `make library-models`. Each model has a process of its own and eight inputs: the recorded ones, and others of the
 same shapes. The shared library is planned for two threads and run with one and two; the static program, in a
 binary without a C library, is planned for one. Targets are this machine and `cpu-avx2`. Models that need few
-bytes come first; names, `--targets` and `--forms` choose some.
+bytes come first; names, `--targets` and `--forms` choose some, `--models` takes other folders.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def check(path: Path, target: str, form: str) -> tuple[str, str]:
         AssertionError: a byte differs.
     """
     case, bindings = given(path)
-    options = Options(threads=2 if form == "shared" else 1, backends=("numba-cpu",), autotune=False)
+    threads = 2 if form == "shared" else 1
+    options = Options(threads=threads, backends=("numba-cpu",), autotune=False, export=("c",))
     canonical = session.canonical(load(path), find(target), options, bindings, load_registry())
     program = session.planned(canonical, options)
     if found := rejections(program):
@@ -130,11 +131,12 @@ def compare(found: bytes, outputs: Mapping[str, Array]) -> None:
     assert found == b"".join(a.tobytes() for a in outputs.values()), "a byte differs"
 
 
-def paths(folder: Path) -> dict[str, Path]:
-    """Files by name, small ones first; samples are built in a folder."""
-    for name in samples.SAMPLES:
-        (folder / f"{name}.onnx").write_bytes(samples.build(name))
-    folders = (folder, FOLDERS[0].parent / "zoo" / "small", *FOLDERS[::-1])
+def paths(folder: Path, held_out: Sequence[Path]) -> dict[str, Path]:
+    """Files by name, small ones first: those of the folders held out, else ours; samples are built in a folder."""
+    if not held_out:
+        for name in samples.SAMPLES:
+            (folder / f"{name}.onnx").write_bytes(samples.build(name))
+    folders = held_out or (folder, FOLDERS[0].parent / "zoo" / "small", *FOLDERS[::-1])
     found = [p for each in folders for p in each.glob("*.onnx") if p.stat().st_size <= LARGEST]
     return {p.stem: p for p in sorted(found, key=lambda p: p.stat().st_size)}
 
@@ -146,11 +148,13 @@ def main(line: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--targets", nargs="*", default=TARGETS)
+    parser.add_argument("--models", type=Path, nargs="*", default=(), help="folders instead of ours")
     parser.add_argument("--forms", nargs="*", default=FORMS)
     arguments = parser.parse_args(line)
     counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        chosen = {n: p for n, p in paths(Path(folder)).items() if n in arguments.names or not arguments.names}
+        found = paths(Path(folder), arguments.models)
+        chosen = {n: p for n, p in found.items() if n in arguments.names or not arguments.names}
         for (name, path), form, target in itertools.product(
             chosen.items(), arguments.forms, arguments.targets
         ):

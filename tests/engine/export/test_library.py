@@ -105,7 +105,7 @@ def planned(text: str, folder: Path, threads: int = 1, target: Target | None = N
 
 
 def planned_of(path: Path, threads: int = 1, target: Target | None = None) -> Program:
-    options = Options(autotune=False, threads=threads)
+    options = Options(autotune=False, threads=threads, export=("c",))
     return session.planned(
         session.canonical(load(path), target or host(), options, Bindings(), load_registry()), options
     )

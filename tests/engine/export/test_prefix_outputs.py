@@ -13,15 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from app.engine.core.graph import element_type, static_shape
 from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
 from app.engine.export.custom_operator import graph
 from app.engine.export.image import rejections
 from app.engine.export.library import Library, library
 from app.engine.export.static_program import static_program
 from app.engine.export.wheel import module_name, wheel
+from app.engine.model.load import load
+from app.engine.planning import session as session_of
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.export.test_custom_operator import session
 from tests.engine.export.test_library import instance, model, planned, pytestmark  # noqa: F401
@@ -145,3 +152,59 @@ def test_a_device_reads_the_shape_beside_the_output(made: Made, compiler: Compil
     binary = built(static_program(made.program, compiler, "detector"), tmp_path)
     for inputs, outputs in made.runs:
         assert ran(binary, inputs)[0] == b"".join(a.tobytes() for a in outputs)
+
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+# Operators whose results are outputs of the graph themselves.
+OUTPUTS = {
+    "boxes": """net (float[2,24,4] boxes, float[2,3,24] scores, int64[1] most) => (int64[n,3] y)
+    {
+      overlap = Constant <value_floats = [0.4]> ()
+      least = Constant <value_floats = [0.5]> ()
+      y = NonMaxSuppression (boxes, scores, most, overlap, least)
+    }""",
+    "places": "net (float[4,6] x) => (int64[2,n] y) { y = NonZero (x) }",
+    "slices": "net (float[4,6] x, bool[6] held) => (float[4,n] y) { y = Compress <axis = 1> (x, held) }",
+    "largest": "net (float[3,9] x, int64[1] k) => (float[3,n] y, int64[3,n] z) { y, z = TopK (x, k) }",
+    "first": """net (float[9,2] x, int64[1] end) => (float[n,2] y)
+    {
+      nil = Constant <value_ints = [0]> ()
+      y = Slice (x, nil, end)
+    }""",
+}
+
+
+def some(value: ir.Value, random: np.random.Generator, run: int) -> Array:
+    """Elements some of which are 0; every second time most are, numbers are 0, 2, 4 and on."""
+    kind, shape = element_type(value), static_shape(value)
+    if kind.kind == "i":
+        return np.full(shape, 2 * run, kind)
+    floats = random.uniform(0, 1, shape)
+    return np.asarray(np.where(floats < (0.9 if run % 2 else 0.3), 0, floats), kind)
+
+
+@pytest.mark.parametrize("text", OUTPUTS.values(), ids=OUTPUTS)
+def test_an_output_of_unknown_size_leaves_by_itself(text: str, compiler: Compiler, tmp_path: Path) -> None:
+    program = planned(HEAD + text, tmp_path)
+    assert not rejections(program)
+    made = library(program, compiler, "net")
+    (tmp_path / "model.so").write_bytes(made.shared)
+    opened = session(tmp_path / "model.so", graph(made))
+    original = onnxruntime.InferenceSession(model(HEAD + text).SerializeToString())
+    random, sizes = np.random.default_rng(5), set()
+    for run in range(4):
+        values = program.compilation.graph.inputs
+        inputs = {v.name or "": some(v, random, run) for v in values}
+        expected = original.run(None, inputs)
+        assert same(opened.run(None, inputs), expected)
+        sizes.add(expected[0].shape)
+    assert len(sizes) > 1
+
+
+def test_a_program_that_stays_finds_places_with_the_kernel_of_nonzero(tmp_path: Path) -> None:
+    text = HEAD + OUTPUTS["places"]
+    (tmp_path / "net.onnx").write_bytes(model(text).SerializeToString())
+    options = Options(autotune=False)
+    loaded, registry = load(tmp_path / "net.onnx"), load_registry()
+    program = session_of.planned(session_of.canonical(loaded, host(), options, Bindings(), registry), options)
+    assert [step.group.op for step in program.steps] == ["NonZero"]

@@ -26,6 +26,7 @@ from app.engine.core.calls import (
     planned_bodies,
 )
 from app.engine.core.program import Program, Step
+from app.engine.model import operand_types
 from app.engine.operators.axes import split
 from app.engine.operators.operands import itemsize
 from app.engine.rewrites.bounded.prefix import Prefix, prefix_of
@@ -34,6 +35,7 @@ from app.engine.runtime.cpu.memory import ALIGNMENT
 from app.engine.runtime.cpu.rows import flattened
 from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
+from app.engine.types.map_type import has_map
 from app.kernels.cpu.codegen.tiles import TILED_BFLOATS
 from app.kernels.cpu.runtime.compiler import source_hash
 from app.kernels.cpu.runtime.driver import JUMP
@@ -136,12 +138,7 @@ def rejections(program: Program) -> list[str]:
     """Reasons why a program cannot leave Python, one a step or value."""
     found = _host_steps(program)
     model = program.compilation.graph
-    for value in (*model.inputs, *model.outputs):
-        kind = value.dtype
-        if not graph.is_tensor(value) or graph.is_dynamic(held(value)):
-            found.append(f"value {value.name!r} is no tensor of fixed shape")
-        elif kind is None or kind.value not in DTYPES:
-            found.append(f"value {value.name!r} has elements of type {kind}, which the C interface has not")
+    found += [reason for v in (*model.inputs, *model.outputs) if (reason := _absent_from_c(v))]
     found += [
         f"input {value.name!r} is given sparse" for value in model.inputs if sparse_format(program, value)
     ]
@@ -153,6 +150,20 @@ def rejections(program: Program) -> list[str]:
         if isinstance(argument, Excess) and argument.before
     ]
     return found
+
+
+def _absent_from_c(value: ir.Value) -> str | None:
+    """Reason why the C interface cannot have a value, None if it can."""
+    kind = value.dtype
+    if not graph.is_tensor(value):
+        found = operand_types.title(value.type) or "a value of unknown type"
+        instead = "; convert the model without ZipMap" if has_map(value.type) else ""
+        return f"value {value.name!r} is {found}, not a tensor of numbers{instead}"
+    if graph.is_dynamic(held(value)):
+        return f"value {value.name!r} has no fixed shape, and no bound of it is known"
+    if kind is None or kind.value not in DTYPES:
+        return f"value {value.name!r} has elements of type {kind}, which the C interface has not"
+    return None
 
 
 def held(value: ir.Value) -> ir.Value:

@@ -83,7 +83,7 @@ def check(path: Path, target: str, form: str, count: int) -> tuple[str, str]:
             cases = [{n: c[n] for n in names} for c in (varied(first, i) for i in range(count))]
             expected = [{k: np.array(a) for k, a in executor.run(dict(inputs)).items()} for inputs in cases]
             told = COMPARED[form](program, compiler, list(zip(cases, expected)), Path(scratch))
-            return "equal", f"{told}, difference {difference(expected[0], recorded_outputs):.1e}"
+            return "equal", f"{told}, difference {difference(expected[0], recorded_outputs)}"
     except ExportError as refused:
         return "refused", refused.message
 
@@ -96,10 +96,11 @@ def given(path: Path) -> tuple[dict[str, Array], dict[str, Array], Bindings]:
     return case, outputs, bindings_of(case)
 
 
-def difference(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
-    """Largest difference of outputs from those recorded, in parts of each one's largest number; 0 of none."""
+def difference(found: Mapping[str, Array], exact: Mapping[str, Array]) -> str:
+    """Largest difference of outputs from those recorded, in parts of each one's largest number."""
     pairs = [(np.asarray(a, float), np.asarray(exact[k], float)) for k, a in found.items() if k in exact]
-    return max((float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in pairs if b.size), default=0.0)
+    told = [float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in pairs if b.size]
+    return f"{max(told):.1e}" if told else "not recorded"
 
 
 Pairs = Sequence[tuple[dict[str, Array], dict[str, Array]]]
@@ -148,14 +149,15 @@ def compare(found: bytes, outputs: Mapping[str, Array]) -> None:
     assert found == together(outputs), "a byte differs"
 
 
-def paths(folder: Path, held_out: Sequence[Path]) -> dict[str, Path]:
-    """Files by name, small ones first: those of the folders held out, else ours; samples are built in a folder."""
+def paths(folder: Path, held_out: Sequence[Path]) -> list[Path]:
+    """Files, small ones first: those of the folders held out, else ours; samples are built in a folder."""
     if not held_out:
+        folder.mkdir()
         for name in samples.SAMPLES:
             (folder / f"{name}.onnx").write_bytes(samples.build(name))
-    folders = held_out or (folder, FOLDERS[0].parent / "zoo" / "small", *FOLDERS[::-1])
+    folders = held_out or (folder, FOLDERS[0].parent / "zoo" / "small", *FOLDERS)
     found = [p for each in folders for p in each.glob("*.onnx") if p.stat().st_size <= LARGEST]
-    return {p.stem: p for p in sorted(found, key=lambda p: p.stat().st_size)}
+    return sorted(found, key=lambda p: p.stat().st_size)
 
 
 def main(line: Sequence[str] | None = None) -> int:
@@ -171,18 +173,16 @@ def main(line: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(line)
     counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        found = paths(Path(folder), arguments.models)
-        chosen = {n: p for n, p in found.items() if n in arguments.names or not arguments.names}
-        for (name, path), form, target in itertools.product(
-            chosen.items(), arguments.forms, arguments.targets
-        ):
+        found = paths(Path(folder) / "samples", arguments.models)
+        chosen = [p for p in found if p.stem in arguments.names or not arguments.names]
+        for path, form, target in itertools.product(chosen, arguments.forms, arguments.targets):
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
                 try:
                     state, told = pool.submit(check, path, target, form, arguments.inputs).result()
                 except (AssertionError, EngineError, BrokenProcessPool) as cause:
                     state, told = "FAILED", f"{type(cause).__name__}: {cause}"
             counts[state] += 1
-            print(f"{name}, {target}, {form}: {state}: {told}", flush=True)
+            print(f"{path.parent.name}/{path.stem}, {target}, {form}: {state}: {told}", flush=True)
     print(", ".join(f"{n} {state}" for state, n in counts.items()))
     return min(counts["FAILED"], 1)
 

@@ -26,7 +26,7 @@ import numpy as np
 from app import samples
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
-from app.engine.export.image import rejections
+from app.engine.export.image import described, rejections
 from app.engine.export.library import library
 from app.engine.export.static_program import static_program
 from app.engine.model.load import load
@@ -34,6 +34,7 @@ from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import tensors
 from app.engine.types.errors import EngineError, ExportError
+from app.engine.types.map_type import ScoreMaps
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import find
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -81,11 +82,25 @@ def check(path: Path, target: str, form: str, count: int) -> tuple[str, str]:
             names = [v.name or "" for v in program.compilation.graph.inputs]
             first = case or {k: np.asarray(v) for k, v in tensors(canonical, bindings, seed=0).items()}
             cases = [{n: c[n] for n in names} for c in (varied(first, i) for i in range(count))]
-            expected = [{k: np.array(a) for k, a in executor.run(dict(inputs)).items()} for inputs in cases]
+            told_of = {v.name or "": described(v) for v in program.compilation.graph.outputs}
+            expected = [
+                {k: np.array(numbers(a, told_of[k])) for k, a in executor.run(dict(inputs)).items()}
+                for inputs in cases
+            ]
             told = COMPARED[form](program, compiler, list(zip(cases, expected)), Path(scratch))
             return "equal", f"{told}, difference {difference(expected[0], recorded_outputs)}"
     except ExportError as refused:
         return "refused", refused.message
+
+
+def numbers(output: object, told: Mapping[str, object]) -> Array:
+    """What a library gives of an output: scores of maps, indices of names."""
+    if isinstance(output, ScoreMaps):
+        return output.scores
+    names = told.get("names")
+    if isinstance(names, list):
+        return np.vectorize(names.index, otypes=[np.int64])(np.asarray(output)).astype(str(told["dtype"]))
+    return np.asarray(output)
 
 
 def given(path: Path) -> tuple[dict[str, Array], dict[str, Array], Bindings]:

@@ -1,18 +1,21 @@
-"""Outputs whose size a run finds out: their bytes and shapes from C, a wheel, onnxruntime and a device.
+"""Outputs whose size a run finds out: their bytes and shapes from C, a wheel, onnxruntime and a device; maps.
 
 Other sizes than those of the run before, none among them; the original in onnxruntime says what is right.
 """
 
 import ctypes
 import io
+import json
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -27,11 +30,13 @@ from app.engine.export.static_program import static_program
 from app.engine.export.wheel import module_name, wheel
 from app.engine.model.load import load
 from app.engine.planning import session as session_of
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.types.map_type import ScoreMaps
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.export.test_custom_operator import session
-from tests.engine.export.test_library import instance, model, planned, pytestmark  # noqa: F401
+from tests.engine.export.test_library import instance, model, planned, planned_of, pytestmark  # noqa: F401
 from tests.engine.export.test_static_program import built, needs_linker, ran
 
 Array = np.ndarray[Any, Any]
@@ -208,3 +213,59 @@ def test_a_program_that_stays_finds_places_with_the_kernel_of_nonzero(tmp_path: 
     loaded, registry = load(tmp_path / "net.onnx"), load_registry()
     program = session_of.planned(session_of.canonical(loaded, host(), options, Bindings(), registry), options)
     assert [step.group.op for step in program.steps] == ["NonZero"]
+
+
+# Classifiers as the exporter of scikit-learn writes them: a label and maps of scores.
+CLASSIFIER = """<ir_version: 8, opset_import: ["": 15, "ai.onnx.ml": 1]>
+net (float[4,3] x) => (int64[4] label, float p)
+{
+  label, scores = ai.onnx.ml.LinearClassifier <
+      coefficients = [1.0, -1.0, 0.5, 0.25, 1.0, -2.0], intercepts = [0.1, -0.1],
+      classlabels_ints = [3, 8], post_transform = "SOFTMAX"> (x)
+  p = ai.onnx.ml.ZipMap <classlabels_int64s = [3, 8]> (scores)
+}"""
+NAMED = CLASSIFIER.replace("[3, 8]", '["cat", "dog"]').replace("ls_ints", "ls_strings").replace(
+    "ls_int64s", "ls_strings").replace("int64[4] label", "string[4] label")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [(CLASSIFIER, onnx.TensorProto.INT64), (NAMED, onnx.TensorProto.STRING)]
+)
+def test_maps_and_names_leave_as_numbers_of_which_a_wheel_makes_them_again(
+    text: str, key: int, compiler: Compiler, tmp_path: Path
+) -> None:
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output[1].ClearField("type")
+    kind = proto.graph.output[1].type.sequence_type.elem_type.map_type
+    kind.key_type, kind.value_type.tensor_type.elem_type = key, onnx.TensorProto.FLOAT
+    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    program = planned_of(tmp_path / "net.onnx")
+    made = library(program, compiler, "classifier")
+    with zipfile.ZipFile(io.BytesIO(wheel(made, ""))) as file:
+        file.extractall(tmp_path)
+    original = onnxruntime.InferenceSession(proto.SerializeToString())
+    x = np.random.default_rng(2).standard_normal((4, 3)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import json, numpy as np
+import {module_name(made)} as model
+session = model.InferenceSession()
+label, maps = session.run(None, {{"x": np.load("x.npy")}})
+pairs = [list(each.items()) for each in maps]
+print(json.dumps([label.tolist(), pairs, [o.type for o in session.get_outputs()]]))
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    label, pairs, types = json.loads(done.stdout)
+    exact_label, exact = original.run(None, {"x": x})
+    assert label == exact_label.tolist()
+    assert len(set(label)) == 2
+    assert [[k for k, _ in row] for row in pairs] == [list(each) for each in exact]
+    scores = np.array([[v for _, v in row] for row in pairs], np.float32)
+    np.testing.assert_allclose(scores, [list(each.values()) for each in exact], rtol=1e-5)
+    assert types == [o.type for o in original.get_outputs()]
+    with closing(Executor(program, compiler)) as executor:
+        maps = executor.run({"x": x})["p"]
+    assert isinstance(maps, ScoreMaps)
+    assert maps.scores.tobytes() == scores.tobytes()

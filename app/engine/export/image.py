@@ -274,10 +274,13 @@ class _Imaging:
         shape = np.array(sizes, np.int64)
         outer, _, inner = split(sizes, axis)
         self._shapes[y], self._roots[y] = self._buffer(shape.nbytes), self._buffer(graph.nbytes(whole))
-        extent = Place(WEIGHTS, self._weights.put(shape[axis : axis + 1]))
+        if prefix is None:
+            count = Place(WEIGHTS, self._weights.put(shape[:1]))
+        else:
+            count = self._place(prefix.count)
         places = (
             self._place(whole),
-            extent if prefix is None else self._place(prefix.count),
+            count,
             self._roots[y],
             self._shapes[y],
             Place(WEIGHTS, self._weights.put(shape)),

@@ -152,7 +152,7 @@ class InferenceSession:
         if "map_labels" in told:
             return [dict(zip(told["map_labels"], row)) for row in place.tolist()]
         if "names" in told:
-            return np.array(told["names"], object)[place]
+            return np.asarray(np.array(told["names"], object)[place], object)
         if "prefix_axis" not in told:
             return place.copy()
         shape = _LIBRARY.stowplan_output_shape(self._handle, index)[: place.ndim]

@@ -274,10 +274,7 @@ class _Imaging:
         shape = np.array(sizes, np.int64)
         outer, _, inner = split(sizes, axis)
         self._shapes[y], self._roots[y] = self._buffer(shape.nbytes), self._buffer(graph.nbytes(whole))
-        if prefix is None:
-            count = Place(WEIGHTS, self._weights.put(shape[:1]))
-        else:
-            count = self._place(prefix.count)
+        count = self._place(prefix.count) if prefix else Place(WEIGHTS, self._weights.put(shape[:1]))
         places = (
             self._place(whole),
             count,

@@ -22,7 +22,7 @@ def in_turn(
     before: Callable[[], None] = lambda: None,
     settling: float = 0.0,
 ) -> Array:
-    """float64[rounds, works]: seconds a run of each on `clock`, one after the other in every round.
+    """float64[rounds, works]: seconds a run of each on `clock`, in turn, in another order each round.
 
     `before` is called ahead of each turn, outside the clock. Then the work runs for `settling` seconds;
     threads of the one before may still look for work on the same cores. All takes about `seconds` a work,
@@ -36,10 +36,11 @@ def in_turn(
         runs.append(max(int(SAMPLE / (time.perf_counter() - started)), 1))
     deadline = time.perf_counter() + seconds * len(works)
     rounds: list[list[float]] = []
+    drawn = np.random.default_rng(0)
     while len(rounds) < FEWEST or time.perf_counter() < deadline:
         taken = [0.0] * len(works)
-        # Every other round goes backwards, so that none always follows the same.
-        for i in range(len(works))[:: -1 if len(rounds) % 2 else 1]:
+        # No work follows the same one in each round, nor itself more often than others do.
+        for i in drawn.permutation(len(works)):
             before()
             settled = time.perf_counter() + settling
             while time.perf_counter() < settled:

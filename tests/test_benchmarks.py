@@ -1,6 +1,8 @@
 """The benchmark on a tiny model: every figure is there, nothing is dropped. No time is asserted."""
 
 import json
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from app.engine.types.options import Options
 from app.engine.types.precision import BF16_TOLERANCE
 from app.engine.types.target import host
-from benchmarks import latency, models, queue, row, tables
+from benchmarks import latency, models, paired, queue, row, tables
 from benchmarks.peers import ONNXRUNTIME, OPENVINO, OPENVINO_F32
 from tests.engine.planning.test_mixed_precision import cancelling
 from tests.harness import offering
@@ -137,3 +139,18 @@ def test_what_is_held_is_told_by_the_folder() -> None:
         "all": (True, True),
         "none": (False, False),
     }
+
+
+def test_rounds_have_more_orders_than_forwards_and_backwards() -> None:
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        order.append(number)
+        time.sleep(2 * paired.SAMPLE)  # so that a turn is one run
+
+    samples = paired.in_turn([partial(work, number) for number in range(3)], 0)
+    turns = order[2 * 3 :]
+    rounds = [tuple(turns[i : i + 3]) for i in range(0, len(turns), 3)]
+    assert {tuple(sorted(taken)) for taken in rounds} == {(0, 1, 2)}
+    assert samples.shape == (len(rounds), 3)
+    assert len(set(rounds)) > 2

@@ -404,10 +404,10 @@ class Registry:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def rewrites_for(self, target: Target) -> tuple[RewriteRule, ...]:
-        """The rules of the target's backends, in the order of the backends."""
+    def rewrites_for(self, target: Target, leaves: bool) -> tuple[RewriteRule, ...]:
+        """The rules of the target's backends, in the order of these, for a program that leaves or stays."""
         rules = (rule for name in target.backends for rule in self.rewrites if name in rule.backends)
-        return tuple(dict.fromkeys(rules))
+        return tuple(rule for rule in dict.fromkeys(rules) if leaves or not rule.for_libraries)
 
     def libraries(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of the named backends that run whole sub-graphs and are installed."""

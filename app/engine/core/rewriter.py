@@ -55,6 +55,7 @@ class RewriteRule:
     by_extents: bool = (
         False  # whether extents decide if it applies; regions of shapes have one graph, without it
     )
+    for_libraries: bool = False  # whether it applies only where the program leaves as a library
 
     @property
     def name(self) -> str:

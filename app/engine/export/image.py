@@ -26,9 +26,11 @@ from app.engine.core.calls import (
     planned_bodies,
 )
 from app.engine.core.program import Program, Step
+from app.engine.export.labelled import labelled
+from app.engine.model import operand_types
 from app.engine.operators.axes import split
 from app.engine.operators.operands import itemsize
-from app.engine.rewrites.bounded.prefix import Prefix, prefix_of
+from app.engine.rewrites.bounded.prefix import prefix_of
 from app.engine.runtime.cpu.executor import MIN_SHARED_SECONDS
 from app.engine.runtime.cpu.memory import ALIGNMENT
 from app.engine.runtime.cpu.rows import flattened
@@ -136,12 +138,7 @@ def rejections(program: Program) -> list[str]:
     """Reasons why a program cannot leave Python, one a step or value."""
     found = _host_steps(program)
     model = program.compilation.graph
-    for value in (*model.inputs, *model.outputs):
-        kind = value.dtype
-        if not graph.is_tensor(value) or graph.is_dynamic(held(value)):
-            found.append(f"value {value.name!r} is no tensor of fixed shape")
-        elif kind is None or kind.value not in DTYPES:
-            found.append(f"value {value.name!r} has elements of type {kind}, which the C interface has not")
+    found += [reason for v in (*model.inputs, *model.outputs) if (reason := _absent_from_c(v))]
     found += [
         f"input {value.name!r} is given sparse" for value in model.inputs if sparse_format(program, value)
     ]
@@ -155,17 +152,30 @@ def rejections(program: Program) -> list[str]:
     return found
 
 
+def _absent_from_c(value: ir.Value) -> str | None:
+    """Reason why the C interface cannot have a value, None if it can."""
+    kind = held(value).dtype
+    if not graph.is_tensor(held(value)):
+        found = operand_types.title(value.type) or "a value of unknown type"
+        return f"value {value.name!r} is {found}, not a tensor of numbers"
+    if graph.is_dynamic(held(value)):
+        return f"value {value.name!r} has no fixed shape, and no bound of it is known"
+    if kind is None or kind.value not in DTYPES:
+        return f"value {value.name!r} has elements of type {kind}, which the C interface has not"
+    return None
+
+
 def held(value: ir.Value) -> ir.Value:
-    """The value of static shape whose first elements an output is; an input or another output itself."""
-    prefix = prefix_of(value)
-    return value if prefix is None else prefix.whole
+    """The value of static shape whose first elements an output is, or whose numbers; others themselves."""
+    prefix, named = prefix_of(value), labelled(value)
+    return prefix.whole if prefix is not None else value if named is None else named.numbers
 
 
 def _host_steps(program: Program, around: str = "") -> list[str]:
     """Reasons of steps that no compiled driver runs; of control flow those within, if there are any."""
     found: list[str] = []
     for step in (s for s in program.steps if s.is_host):
-        if not around and prefix_of(step.group.outputs[0]) is not None:
+        if not around and held(step.group.outputs[0]) is not step.group.outputs[0]:
             continue
         path = around + step.group.name
         bodies = [body for call in step.calls for body in planned_bodies(call)]
@@ -253,20 +263,25 @@ class _Imaging:
             return JumpRow(displacement, (self._argument(call.flag, step),), call.expected)
 
         if step.is_host:
-            return [self._prefix_row(y, p) for y in step.group.outputs if (p := prefix_of(y))]
+            return [self._output_row(y) for y in step.group.outputs if held(y) is not y]
         return flattened(step.calls, kernel_row, jump_row, lambda body: self._bodies[body]._all_rows())[0]
 
-    def _prefix_row(self, y: ir.Value, prefix: Prefix) -> Row:
-        """The row that copies an output out of the value whose first elements it is, and tells its shape."""
-        shape = np.array(prefix.shape, np.int64)
-        outer, _, inner = split(prefix.shape, prefix.axis)
-        self._shapes[y], self._roots[y] = self._buffer(shape.nbytes), self._buffer(graph.nbytes(prefix.whole))
+    def _output_row(self, y: ir.Value) -> Row:
+        """The row that copies an output out of the value that holds its elements, and tells its shape."""
+        whole, prefix = held(y), prefix_of(y)
+        sizes = graph.static_shape(whole) or (1,)
+        axis = 0 if prefix is None else prefix.axis
+        shape = np.array(sizes, np.int64)
+        outer, _, inner = split(sizes, axis)
+        self._shapes[y], self._roots[y] = self._buffer(shape.nbytes), self._buffer(graph.nbytes(whole))
+        count = self._place(prefix.count) if prefix else Place(WEIGHTS, self._weights.put(shape[:1]))
         places = (
-            *map(self._place, (prefix.whole, prefix.count)),
+            self._place(whole),
+            count,
             self._roots[y],
             self._shapes[y],
             Place(WEIGHTS, self._weights.put(shape)),
-            *(Place(NUMBER, n) for n in (prefix.axis, shape.size, outer, inner * itemsize(prefix.whole))),
+            *(Place(NUMBER, n) for n in (axis, shape.size, outer, inner * itemsize(whole))),
         )
         return Row(self._symbols.setdefault(PREFIX, symbol_of(PREFIX)), places, 1, False)
 
@@ -315,13 +330,17 @@ class _Imaging:
 
 
 def described(value: ir.Value) -> dict[str, object]:
-    """Name, dtype and shape of an input or output; of a prefix also the axis along which a run gives less."""
-    prefix = prefix_of(value)
+    """Name, dtype and shape of an input or output; of a prefix the axis along which a run gives less, too.
+
+    Of numbers that stand for maps or names also their labels.
+    """
+    prefix, named = prefix_of(value), labelled(value)
     return {
         "name": value.name,
         "dtype": onnx_type(value).name.lower(),
         "shape": list(graph.static_shape(held(value))),
         **({} if prefix is None else {"prefix_axis": prefix.axis}),
+        **({} if named is None else {named.kind: list(named.labels)}),
     }
 
 
@@ -353,9 +372,10 @@ def onnx_type(value: ir.Value) -> ir.DataType:
     Raises:
         ExportError: it has none.
     """
-    if value.dtype is None:
+    found = held(value).dtype
+    if found is None:
         raise ExportError(f"value {value.name!r} has no element type")
-    return value.dtype
+    return found
 
 
 def assembly(image: Image, features: str, metadata: Mapping[str, object]) -> str:

@@ -67,10 +67,13 @@ class NodeArg(NamedTuple):
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> "NodeArg":
-        """The description of a tensor in the metadata; an extent that only a run tells has a name."""
+        """The description of an output in the metadata; an extent that only a run tells has a name."""
+        if "map_labels" in told:
+            key = "string" if isinstance(told["map_labels"][0], str) else "int64"
+            return cls(told["name"], [], f"seq(map({key},tensor(float)))")
         at = told.get("prefix_axis")
         shape = [f"{told['name']}_{axis}" if axis == at else n for axis, n in enumerate(told["shape"])]
-        return cls(told["name"], shape, f"tensor({told['dtype']})")
+        return cls(told["name"], shape, f"tensor({'string' if 'names' in told else told['dtype']})")
 
 
 class InferenceSession:
@@ -114,8 +117,8 @@ class InferenceSession:
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: object = None
-    ) -> list[np.ndarray[Any, Any]]:
-        """Outputs of one inference, copied; None asks for all.
+    ) -> list[Any]:
+        """Outputs of one inference, copied; None asks for all. Scores with labels are lists of maps.
 
         Raises:
             ValueError: an input is missing, unknown, or of another shape or dtype; an output is unknown.
@@ -142,11 +145,15 @@ class InferenceSession:
             _check(_LIBRARY.stowplan_run(self._handle))
             return [self._output(name) for name in names]
 
-    def _output(self, name: str) -> np.ndarray[Any, Any]:
+    def _output(self, name: str) -> Any:
         """A copy of what the last run gave."""
         index = list(self._outputs).index(name)
-        place = self._outputs[name]
-        if "prefix_axis" not in metadata["outputs"][index]:
+        place, told = self._outputs[name], metadata["outputs"][index]
+        if "map_labels" in told:
+            return [dict(zip(told["map_labels"], row)) for row in place.tolist()]
+        if "names" in told:
+            return np.asarray(np.array(told["names"], object)[place], object)
+        if "prefix_axis" not in told:
             return place.copy()
         shape = _LIBRARY.stowplan_output_shape(self._handle, index)[: place.ndim]
         return place.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].reshape(shape).copy()

@@ -42,7 +42,8 @@ class RewriteOperators:
         Raises:
             ValueError: a rule changed the shape or dtype of a value.
         """
-        model, rows = compilation.model, compilation.registry.rewrites_for(compilation.target)
+        model, leaves = compilation.model, bool(compilation.options.export)
+        rows = compilation.registry.rewrites_for(compilation.target, leaves)
         wide = WIDENING in compilation.target.backends
         widened = float_widening.widen(model) if wide else Counter()
         before = {v.name: _type(v) for v in graph.values(model.graph)}

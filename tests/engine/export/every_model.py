@@ -2,8 +2,9 @@
 
 `make library-models`. Each model has a process of its own and eight inputs: the recorded ones, and others of the
 same shapes. The shared library is planned for two threads and run with one and two; the static program, in a
-binary without a C library, is planned for one. Targets are this machine and `cpu-avx2`. Models that need few
-bytes come first; names, `--targets` and `--forms` choose some.
+binary without a C library, is planned for one. Targets are this machine and `cpu-avx2`; libraries for 64-bit ARM
+run with two threads in an emulator. Models that need few bytes come first; names, `--targets`, `--forms` and
+`--inputs` choose some, `--models` takes other folders. The difference told is that from the recorded outputs.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import numpy as np
 from app import samples
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
-from app.engine.export.image import rejections
+from app.engine.export.image import described, rejections
 from app.engine.export.library import library
 from app.engine.export.static_program import static_program
 from app.engine.model.load import load
@@ -33,17 +34,20 @@ from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.inputs import tensors
 from app.engine.types.errors import EngineError, ExportError
+from app.engine.types.map_type import ScoreMaps
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import find
 from app.kernels.cpu.runtime.compiler import Compiler
 from benchmarks.models import FOLDERS, bindings_of, recorded
 from tests.conftest import KERNELS
-from tests.engine.export.test_library import Array, instance, ran
+from tests.engine.export.test_arm_library import emulated, together, unpacked_in
+from tests.engine.export.test_library import Array, check_needs, instance, ran
 from tests.engine.export.test_static_program import built
 from tests.engine.export.test_static_program import ran as ran_alone
 
 INPUTS, THREADS = 8, (1, 2)
 TARGETS, FORMS = ("host", "cpu-avx2"), ("shared", "static")
+PROCESSORS = {"cpu-neon": "cortex-a72", "cpu-neon-dotprod": "max"}  # as the emulator knows them
 LARGEST = 700_000_000  # byte of a file that is exported
 
 
@@ -59,14 +63,15 @@ def varied(case: Mapping[str, Array], number: int) -> dict[str, Array]:
     return {k: other(a) if number else np.asarray(a) for k, a in case.items()}
 
 
-def check(path: Path, target: str, form: str) -> tuple[str, str]:
+def check(path: Path, target: str, form: str, count: int) -> tuple[str, str]:
     """State of a model, and the description of its library or why there is none.
 
     Raises:
         AssertionError: a byte differs.
     """
-    case, bindings = given(path)
-    options = Options(threads=2 if form == "shared" else 1, backends=("numba-cpu",), autotune=False)
+    case, recorded_outputs, bindings = given(path)
+    threads = 2 if form == "shared" else 1
+    options = Options(threads=threads, backends=("numba-cpu",), autotune=False, export=("c",))
     canonical = session.canonical(load(path), find(target), options, bindings, load_registry())
     program = session.planned(canonical, options)
     if found := rejections(program):
@@ -76,19 +81,41 @@ def check(path: Path, target: str, form: str) -> tuple[str, str]:
         with closing(Executor(program, compiler)) as executor, tempfile.TemporaryDirectory() as scratch:
             names = [v.name or "" for v in program.compilation.graph.inputs]
             first = case or {k: np.asarray(v) for k, v in tensors(canonical, bindings, seed=0).items()}
-            cases = [{n: c[n] for n in names} for c in (varied(first, i) for i in range(INPUTS))]
-            expected = [{k: np.array(a) for k, a in executor.run(dict(inputs)).items()} for inputs in cases]
-            return "equal", COMPARED[form](program, compiler, list(zip(cases, expected)), Path(scratch))
+            cases = [{n: c[n] for n in names} for c in (varied(first, i) for i in range(count))]
+            told_of = {v.name or "": described(v) for v in program.compilation.graph.outputs}
+            expected = [
+                {k: np.array(numbers(a, told_of[k])) for k, a in executor.run(dict(inputs)).items()}
+                for inputs in cases
+            ]
+            told = COMPARED[form](program, compiler, list(zip(cases, expected)), Path(scratch))
+            return "equal", f"{told}, difference {difference(expected[0], recorded_outputs)}"
     except ExportError as refused:
         return "refused", refused.message
 
 
-def given(path: Path) -> tuple[dict[str, Array], Bindings]:
-    """The first recorded inputs, none of a sample, and the shapes that a model is planned for."""
+def numbers(output: object, told: Mapping[str, object]) -> Array:
+    """What a library gives of an output: scores of maps, indices of names."""
+    if isinstance(output, ScoreMaps):
+        return output.scores
+    names = told.get("names")
+    if isinstance(names, list):
+        return np.vectorize(names.index, otypes=[np.int64])(np.asarray(output)).astype(str(told["dtype"]))
+    return np.asarray(output)
+
+
+def given(path: Path) -> tuple[dict[str, Array], dict[str, Array], Bindings]:
+    """The first recorded inputs and outputs, none of a sample, and the shapes that a model is planned for."""
     if not path.with_suffix(".io.npz").exists():
-        return {}, Bindings()
-    case, _ = recorded(path.parent, path.stem)[0]
-    return case, bindings_of(case)
+        return {}, {}, Bindings()
+    case, outputs = recorded(path.parent, path.stem)[0]
+    return case, outputs, bindings_of(case)
+
+
+def difference(found: Mapping[str, Array], exact: Mapping[str, Array]) -> str:
+    """Largest difference of outputs from those recorded, in parts of each one's largest number."""
+    pairs = [(np.asarray(a, float), np.asarray(exact[k], float)) for k, a in found.items() if k in exact]
+    told = [float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in pairs if b.size]
+    return f"{max(told):.1e}" if told else "not recorded"
 
 
 Pairs = Sequence[tuple[dict[str, Array], dict[str, Array]]]
@@ -99,7 +126,14 @@ def compared_shared(program: Program, compiler: Compiler, pairs: Pairs, scratch:
     start = time.monotonic()
     made = library(program, compiler, "model")
     seconds = time.monotonic() - start
+    told = f"{len(pairs)} inputs, {len(made.shared)} byte, made in {seconds:.1f} s"
+    if made.metadata["architecture"] == "aarch64":
+        at = unpacked_in(scratch, made)
+        for inputs, outputs in pairs:
+            compare(emulated(at, inputs, PROCESSORS[program.compilation.target.name]), outputs)
+        return told
     (scratch / "model.so").write_bytes(made.shared)
+    check_needs(scratch / "model.so")
     native = ctypes.CDLL(str(scratch / "model.so"))
     for count in THREADS:
         with instance(native, count) as handle:
@@ -107,7 +141,7 @@ def compared_shared(program: Program, compiler: Compiler, pairs: Pairs, scratch:
                 contiguous = {k: np.ascontiguousarray(a) for k, a in inputs.items()}
                 found = ran(native, handle, contiguous, outputs)
                 compare(b"".join(a.tobytes() for a in found), outputs)
-    return f"{len(pairs)} inputs, {len(made.shared)} byte, made in {seconds:.1f} s"
+    return told
 
 
 def compared_static(program: Program, compiler: Compiler, pairs: Pairs, scratch: Path) -> str:
@@ -127,16 +161,18 @@ COMPARED = {"shared": compared_shared, "static": compared_static}
 
 def compare(found: bytes, outputs: Mapping[str, Array]) -> None:
     """Fails where bytes of outputs, one after another, are others."""
-    assert found == b"".join(a.tobytes() for a in outputs.values()), "a byte differs"
+    assert found == together(outputs), "a byte differs"
 
 
-def paths(folder: Path) -> dict[str, Path]:
-    """Files by name, small ones first; samples are built in a folder."""
-    for name in samples.SAMPLES:
-        (folder / f"{name}.onnx").write_bytes(samples.build(name))
-    folders = (folder, FOLDERS[0].parent / "zoo" / "small", *FOLDERS[::-1])
+def paths(folder: Path, held_out: Sequence[Path]) -> list[Path]:
+    """Files, small ones first: those of the folders held out, else ours; samples are built in a folder."""
+    if not held_out:
+        folder.mkdir()
+        for name in samples.SAMPLES:
+            (folder / f"{name}.onnx").write_bytes(samples.build(name))
+    folders = held_out or (folder, FOLDERS[0].parent / "zoo" / "small", *FOLDERS)
     found = [p for each in folders for p in each.glob("*.onnx") if p.stat().st_size <= LARGEST]
-    return {p.stem: p for p in sorted(found, key=lambda p: p.stat().st_size)}
+    return sorted(found, key=lambda p: p.stat().st_size)
 
 
 def main(line: Sequence[str] | None = None) -> int:
@@ -146,21 +182,22 @@ def main(line: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--targets", nargs="*", default=TARGETS)
+    parser.add_argument("--models", type=Path, nargs="*", default=(), help="folders instead of ours")
     parser.add_argument("--forms", nargs="*", default=FORMS)
+    parser.add_argument("--inputs", type=int, default=INPUTS)
     arguments = parser.parse_args(line)
     counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        chosen = {n: p for n, p in paths(Path(folder)).items() if n in arguments.names or not arguments.names}
-        for (name, path), form, target in itertools.product(
-            chosen.items(), arguments.forms, arguments.targets
-        ):
+        found = paths(Path(folder) / "samples", arguments.models)
+        chosen = [p for p in found if p.stem in arguments.names or not arguments.names]
+        for path, form, target in itertools.product(chosen, arguments.forms, arguments.targets):
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
                 try:
-                    state, told = pool.submit(check, path, target, form).result()
+                    state, told = pool.submit(check, path, target, form, arguments.inputs).result()
                 except (AssertionError, EngineError, BrokenProcessPool) as cause:
                     state, told = "FAILED", f"{type(cause).__name__}: {cause}"
             counts[state] += 1
-            print(f"{name}, {target}, {form}: {state}: {told}", flush=True)
+            print(f"{path.parent.name}/{path.stem}, {target}, {form}: {state}: {told}", flush=True)
     print(", ".join(f"{n} {state}" for state, n in counts.items()))
     return min(counts["FAILED"], 1)
 

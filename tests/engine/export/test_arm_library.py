@@ -5,8 +5,10 @@ import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -22,13 +24,40 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.processor import ARCHITECTURE
 from app.kernels.library.object_file import API
 from tests.engine.export.test_cross_library import NET
-from tests.engine.export.test_library import drawn, planned, whole
+from tests.engine.export.test_library import Array, drawn, planned, whole
 
 pytestmark = pytest.mark.skipif(ARCHITECTURE != "x86_64", reason="libraries for others are made on x86-64")
 COMPILER, EMULATOR, SYSTEM = "aarch64-linux-gnu-gcc", "qemu-aarch64-static", "/usr/aarch64-linux-gnu"
 needs_emulator = pytest.mark.skipif(
     not all(map(shutil.which, (COMPILER, EMULATOR))), reason=f"no {COMPILER} or no {EMULATOR}"
 )
+
+
+SHARED = ("-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN")
+
+
+def unpacked_in(folder: Path, made: Library) -> Path:
+    """The folder of the archive."""
+    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / archive_name(made.metadata)
+
+
+def emulated(at: Path, inputs: Mapping[str, Array], processor: str, link: Sequence[str] = SHARED) -> bytes:
+    """Outputs of the archive's example, one after another, run by the emulator of a processor."""
+    if not (at / "example").exists():
+        subprocess.run([COMPILER, "example.c", *link, "-o", "example"], cwd=at, check=True)
+    files = [f"input-{n}.bin" for n in range(len(inputs))]
+    for file, array in zip(files, inputs.values()):
+        (at / file).write_bytes(np.asarray(array).tobytes())
+    command = [EMULATOR, "-cpu", processor, "-L", SYSTEM, "./example", *files]
+    done = subprocess.run(command, cwd=at, check=True, capture_output=True, text=True)
+    return b"".join((at / f"output-{n}.bin").read_bytes() for n in range(len(done.stdout.splitlines())))
+
+
+def together(outputs: Mapping[str, Any]) -> bytes:
+    """Bytes of outputs, one after another."""
+    return b"".join(np.asarray(a).tobytes() for a in outputs.values())
 
 
 @pytest.fixture(scope="module")
@@ -48,30 +77,21 @@ def made(program: Program, compiler: Compiler) -> Library:
 
 @pytest.fixture(scope="module")
 def unpacked(made: Library, folder: Path) -> Path:
-    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
-        tar.extractall(folder, filter="data")
-    return folder / archive_name(made.metadata)
+    return unpacked_in(folder, made)
 
 
 @needs_emulator
 @pytest.mark.parametrize(
-    "link",
-    [["-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN"], ["model.o", "weights.o", "-lm", "-lpthread"]],
-    ids=["shared", "static"],
+    "link", [SHARED, ("model.o", "weights.o", "-lm", "-lpthread")], ids=["shared", "static"]
 )
 def test_every_byte_is_the_executors_of_the_same_plan(
-    unpacked: Path, program: Program, compiler: Compiler, link: list[str]
+    made: Library, program: Program, compiler: Compiler, link: Sequence[str], tmp_path: Path
 ) -> None:
-    subprocess.run([COMPILER, "example.c", *link, "-o", "example"], cwd=unpacked, check=True)
+    at = unpacked_in(tmp_path, made)
     with closing(Executor(program, compiler)) as executor:
         for seed in range(2):
             inputs = drawn(program, seed)
-            for n, array in enumerate(inputs.values()):
-                array.tofile(unpacked / f"input-{n}.bin")
-            files = [f"input-{n}.bin" for n in range(len(inputs))]
-            subprocess.run([EMULATOR, "-L", SYSTEM, "./example", *files], cwd=unpacked, check=True)
-            for n, array in enumerate(executor.run(inputs).values()):
-                assert (unpacked / f"output-{n}.bin").read_bytes() == np.asarray(array).tobytes()
+            assert emulated(at, inputs, "cortex-a72", link) == together(executor.run(inputs))
 
 
 # 8-bit products of every sign, with zero points, in which sdot takes both operands as signed.
@@ -97,35 +117,25 @@ def test_products_of_bytes_take_the_instruction_that_adds_four(tmp_path: Path, c
     chosen = [step.choice.implementation.name for step in program.steps]
     assert chosen == [*["conv_integer.dot"] * 2, *["matmul_integer.dot"] * 2, "matmul_nbits.blocks"]
     made = library(program, compiler, "bytes")
-    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
-        tar.extractall(tmp_path, filter="data")
-    at = tmp_path / archive_name(made.metadata)
+    at = unpacked_in(tmp_path, made)
     listing = subprocess.run(
         ["aarch64-linux-gnu-objdump", "-d", "model.so"], cwd=at, capture_output=True, text=True, check=True
     ).stdout
     assert listing.count("\tsdot\t") >= 5
-    command = [COMPILER, "example.c", "-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN", "-o", "example"]
-    subprocess.run(command, cwd=at, check=True)
     random = np.random.default_rng(3)
     inputs = {
         k: a if a.dtype.kind == "f" else whole(random, a.dtype, a.shape) for k, a in drawn(program, 3).items()
     }
-    for n, array in enumerate(inputs.values()):
-        array.tofile(at / f"input-{n}.bin")
-    run = ["./example", *(f"input-{n}.bin" for n in range(len(inputs)))]
-    subprocess.run([EMULATOR, "-cpu", "max", "-L", SYSTEM, *run], cwd=at, check=True)
     with closing(Executor(program, compiler)) as executor:
         found = executor.run(inputs)
-    for n, array in enumerate(found.values()):
-        assert (at / f"output-{n}.bin").read_bytes() == np.asarray(array).tobytes()
+    assert emulated(at, inputs, "max") == together(found)
     peer = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
     for name, exact in zip(found, peer.run(list(found), inputs)):
         np.testing.assert_allclose(found[name], exact, rtol=0, atol=0.05 if name == "r" else 0)
-    older = subprocess.run(
-        [EMULATOR, "-cpu", "cortex-a72", "-L", SYSTEM, *run], cwd=at, capture_output=True, text=True
-    )
-    assert older.returncode == 1
-    assert "processor" in older.stdout + older.stderr
+    with pytest.raises(subprocess.CalledProcessError) as older:
+        emulated(at, inputs, "cortex-a72")
+    assert older.value.returncode == 1
+    assert "processor" in older.value.stderr
 
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf on this machine")

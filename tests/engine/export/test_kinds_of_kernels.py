@@ -11,6 +11,7 @@ import pytest
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.core.streams.stream_group import STREAM
+from app.engine.export.image import rejections
 from app.engine.export.library import library
 from app.engine.model.load import load
 from app.engine.planning import session
@@ -97,5 +98,10 @@ def test_strips_of_rows_run_on_a_device(in_strips: Program, compiler: Compiler, 
 
 def test_a_step_that_a_run_specializes_is_rejected_by_name(compiler: Compiler, tmp_path: Path) -> None:
     text = f"{HEAD}net (float[4,6] x, int64[1] start, int64[1] end) => (float[n,6] y) {{ y = Slice (x, start, end) }}"
-    with pytest.raises(ExportError, match=r"\(Slice\) runs in Python; value 'y' is no tensor of fixed shape"):
+    with pytest.raises(ExportError, match=r"\(Slice\) runs in Python; value 'y' has no fixed shape"):
         library(planned(text, tmp_path), compiler, "net")
+
+
+def test_values_that_are_no_tensors_of_numbers_are_refused_as_what_they_are(tmp_path: Path) -> None:
+    text = f"{HEAD}net (float[2] x, string[2] words) => (float[2] y) {{ y = Exp (x) }}"
+    assert rejections(planned(text, tmp_path)) == ["value 'words' is tensor(string), not a tensor of numbers"]

@@ -1,30 +1,42 @@
-"""Outputs whose size a run finds out: their bytes and shapes from C, a wheel, onnxruntime and a device.
+"""Outputs whose size a run finds out: their bytes and shapes from C, a wheel, onnxruntime and a device; maps.
 
 Other sizes than those of the run before, none among them; the original in onnxruntime says what is right.
 """
 
 import ctypes
 import io
+import json
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from app.engine.core.graph import element_type, static_shape
 from app.engine.core.program import Program
+from app.engine.core.registry import load as load_registry
 from app.engine.export.custom_operator import graph
 from app.engine.export.image import rejections
 from app.engine.export.library import Library, library
 from app.engine.export.static_program import static_program
 from app.engine.export.wheel import module_name, wheel
+from app.engine.model.load import load
+from app.engine.planning import session as session_of
+from app.engine.runtime.cpu.executor import Executor
+from app.engine.types.map_type import ScoreMaps
+from app.engine.types.options import Bindings, Options
+from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.export.test_custom_operator import session
-from tests.engine.export.test_library import instance, model, planned, pytestmark  # noqa: F401
+from tests.engine.export.test_library import instance, model, planned, planned_of, pytestmark  # noqa: F401
 from tests.engine.export.test_static_program import built, needs_linker, ran
 
 Array = np.ndarray[Any, Any]
@@ -145,3 +157,115 @@ def test_a_device_reads_the_shape_beside_the_output(made: Made, compiler: Compil
     binary = built(static_program(made.program, compiler, "detector"), tmp_path)
     for inputs, outputs in made.runs:
         assert ran(binary, inputs)[0] == b"".join(a.tobytes() for a in outputs)
+
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+# Operators whose results are outputs of the graph themselves.
+OUTPUTS = {
+    "boxes": """net (float[2,24,4] boxes, float[2,3,24] scores, int64[1] most) => (int64[n,3] y)
+    {
+      overlap = Constant <value_floats = [0.4]> ()
+      least = Constant <value_floats = [0.5]> ()
+      y = NonMaxSuppression (boxes, scores, most, overlap, least)
+    }""",
+    "places": "net (float[4,6] x) => (int64[2,n] y) { y = NonZero (x) }",
+    "slices": "net (float[4,6] x, bool[6] held) => (float[4,n] y) { y = Compress <axis = 1> (x, held) }",
+    "largest": "net (float[3,9] x, int64[1] k) => (float[3,n] y, int64[3,n] z) { y, z = TopK (x, k) }",
+    "first": """net (float[9,2] x, int64[1] end) => (float[n,2] y)
+    {
+      nil = Constant <value_ints = [0]> ()
+      y = Slice (x, nil, end)
+    }""",
+}
+
+
+def some(value: ir.Value, random: np.random.Generator, run: int) -> Array:
+    """Elements some of which are 0; every second time most are, numbers are 0, 2, 4 and on."""
+    kind, shape = element_type(value), static_shape(value)
+    if kind.kind == "i":
+        return np.full(shape, 2 * run, kind)
+    floats = random.uniform(0, 1, shape)
+    return np.asarray(np.where(floats < (0.9 if run % 2 else 0.3), 0, floats), kind)
+
+
+@pytest.mark.parametrize("text", OUTPUTS.values(), ids=OUTPUTS)
+def test_an_output_of_unknown_size_leaves_by_itself(text: str, compiler: Compiler, tmp_path: Path) -> None:
+    program = planned(HEAD + text, tmp_path)
+    assert not rejections(program)
+    made = library(program, compiler, "net")
+    (tmp_path / "model.so").write_bytes(made.shared)
+    opened = session(tmp_path / "model.so", graph(made))
+    original = onnxruntime.InferenceSession(model(HEAD + text).SerializeToString())
+    random, sizes = np.random.default_rng(5), set()
+    for run in range(4):
+        values = program.compilation.graph.inputs
+        inputs = {v.name or "": some(v, random, run) for v in values}
+        expected = original.run(None, inputs)
+        assert same(opened.run(None, inputs), expected)
+        sizes.add(expected[0].shape)
+    assert len(sizes) > 1
+
+
+def test_a_program_that_stays_finds_places_with_the_kernel_of_nonzero(tmp_path: Path) -> None:
+    text = HEAD + OUTPUTS["places"]
+    (tmp_path / "net.onnx").write_bytes(model(text).SerializeToString())
+    options = Options(autotune=False)
+    loaded, registry = load(tmp_path / "net.onnx"), load_registry()
+    program = session_of.planned(session_of.canonical(loaded, host(), options, Bindings(), registry), options)
+    assert [step.group.op for step in program.steps] == ["NonZero"]
+
+
+# Classifiers as the exporter of scikit-learn writes them: a label and maps of scores.
+CLASSIFIER = """<ir_version: 8, opset_import: ["": 15, "ai.onnx.ml": 1]>
+net (float[4,3] x) => (int64[4] label, float p)
+{
+  label, scores = ai.onnx.ml.LinearClassifier <
+      coefficients = [1.0, -1.0, 0.5, 0.25, 1.0, -2.0], intercepts = [0.1, -0.1],
+      classlabels_ints = [3, 8], post_transform = "SOFTMAX"> (x)
+  p = ai.onnx.ml.ZipMap <classlabels_int64s = [3, 8]> (scores)
+}"""
+NAMED = CLASSIFIER.replace("[3, 8]", '["cat", "dog"]').replace("ls_ints", "ls_strings").replace(
+    "ls_int64s", "ls_strings").replace("int64[4] label", "string[4] label")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [(CLASSIFIER, onnx.TensorProto.INT64), (NAMED, onnx.TensorProto.STRING)]
+)
+def test_maps_and_names_leave_as_numbers_of_which_a_wheel_makes_them_again(
+    text: str, key: int, compiler: Compiler, tmp_path: Path
+) -> None:
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output[1].ClearField("type")
+    kind = proto.graph.output[1].type.sequence_type.elem_type.map_type
+    kind.key_type, kind.value_type.tensor_type.elem_type = key, onnx.TensorProto.FLOAT
+    (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
+    program = planned_of(tmp_path / "net.onnx")
+    made = library(program, compiler, "classifier")
+    with zipfile.ZipFile(io.BytesIO(wheel(made, ""))) as file:
+        file.extractall(tmp_path)
+    original = onnxruntime.InferenceSession(proto.SerializeToString())
+    x = np.random.default_rng(2).standard_normal((4, 3)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import json, numpy as np
+import {module_name(made)} as model
+session = model.InferenceSession()
+label, maps = session.run(None, {{"x": np.load("x.npy")}})
+pairs = [list(each.items()) for each in maps]
+print(json.dumps([label.tolist(), pairs, [o.type for o in session.get_outputs()]]))
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    label, pairs, types = json.loads(done.stdout)
+    exact_label, exact = original.run(None, {"x": x})
+    assert label == exact_label.tolist()
+    assert len(set(label)) == 2
+    assert [[k for k, _ in row] for row in pairs] == [list(each) for each in exact]
+    scores = np.array([[v for _, v in row] for row in pairs], np.float32)
+    np.testing.assert_allclose(scores, [list(each.values()) for each in exact], rtol=1e-5)
+    assert types == [o.type for o in original.get_outputs()]
+    with closing(Executor(program, compiler)) as executor:
+        maps = executor.run({"x": x})["p"]
+    assert isinstance(maps, ScoreMaps)
+    assert maps.scores.tobytes() == scores.tobytes()

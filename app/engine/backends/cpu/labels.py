@@ -106,7 +106,8 @@ def look_up(node: ir.Node) -> Run:
     return run
 
 
-def _maps_labels(node: ir.Node) -> tuple[Label, ...]:
+def map_labels(node: ir.Node) -> tuple[Label, ...]:
+    """Keys of the maps of a ZipMap, in the order of the scores."""
     return tuple(
         graph.attribute(node, "classlabels_strings", ()) or graph.attribute(node, "classlabels_int64s", ())
     )
@@ -117,16 +118,14 @@ def _maps_rejection(group: Group, _context: PlanningContext) -> str | None:
     shape = graph.shape(x)
     if len(group.nodes) > 1 or shape is None or len(shape) not in (1, 2):
         return f"input {x.name!r} has the shape {x.shape}, expected samples of scores"
-    if shape[-1] != len(_maps_labels(group.anchor)):
-        return (
-            f"input {x.name!r} has {shape[-1]} scores a sample for {len(_maps_labels(group.anchor))} labels"
-        )
+    if shape[-1] != len(map_labels(group.anchor)):
+        return f"input {x.name!r} has {shape[-1]} scores a sample for {len(map_labels(group.anchor))} labels"
     return None
 
 
 def zip_map(node: ir.Node) -> Run:
     """Maps of scores, see `app.engine.core.calls.HostCall`."""
-    labels = _maps_labels(node)
+    labels = map_labels(node)
     matrix = (1, *graph.static_shape(data(node)))[-2:]
 
     def run(values: Sequence[object | None]) -> list[object]:

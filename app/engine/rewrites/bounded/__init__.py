@@ -1,9 +1,10 @@
 """Rules that give values of unknown size a place: as prefixes of values whose size bounds theirs.
 
-Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape or Slice make a value whose size a run finds
-out, and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes with their wholes
-and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the graph
-and operands of operators without a rule, are taken off the wholes at the end.
+Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape or Slice make a value whose size a run
+finds out, and operators read it, it becomes a prefix (see `prefix`); outputs of the graph too where the
+program leaves as a library, which has no other memory for them. What reads prefixes computes with their
+wholes and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the
+graph and operands of operators without a rule are taken off the wholes at the end.
 """
 
 from collections.abc import Callable
@@ -55,10 +56,22 @@ def of_prefixes(node: ir.Node) -> Replacement | None:
 
 def bound_size(node: ir.Node) -> Replacement | None:
     """A value whose size a run finds out is a prefix, where an operator that can do with one reads it."""
-    dynamic = [v for v in node.outputs if v.shape is not None and graph.is_dynamic(v)]
-    readers = [use.node for v in dynamic for use in v.uses()]
+    readers = [use.node for v in _dynamic(node) for use in v.uses()]
     if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers):
         return None
+    return _bounded(node)
+
+
+def bound_output(node: ir.Node) -> Replacement | None:
+    """An output of the graph whose size a run finds out is a prefix."""
+    return _bounded(node) if any(v.is_graph_output() for v in _dynamic(node)) else None
+
+
+def _dynamic(node: ir.Node) -> list[ir.Value]:
+    return [v for v in node.outputs if v.shape is not None and graph.is_dynamic(v)]
+
+
+def _bounded(node: ir.Node) -> Replacement | None:
     if any(prefix_of(v) is not None for v in node.inputs):
         return None
     return _replaced(node, _SOURCES[node.op_type])
@@ -167,5 +180,6 @@ def rows(backend: str) -> tuple[RewriteRule, ...]:
         RewriteRule(of_prefixes, (*_BUILDS, *_SOURCES), nested=False, backends=(backend,)),
         RewriteRule(limit_suppression, ("NonMaxSuppression",), backends=(backend,)),
         RewriteRule(bound_size, tuple(_SOURCES), nested=False, backends=(backend,)),
+        RewriteRule(bound_output, tuple(_SOURCES), nested=False, backends=(backend,), for_libraries=True),
         RewriteRule(inline_nonempty, ("If",), nested=False, backends=(backend,)),
     )

@@ -79,6 +79,14 @@ class Chain:
         return Segment(tuple(self.values), tuple(self.operators), ("x",), (self.last,))
 
 
+def channels_of(full: int, multiplier: float, rounded_to_8: bool) -> int:
+    """Channels of MobileNetV2 with a multiplier; rounded down, or as published to multiples of 8."""
+    if not rounded_to_8:
+        return int(full * multiplier)
+    rounded = max(8, int(full * multiplier + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * full * multiplier else rounded
+
+
 def mobilenet_v2(
     size: int = 224,
     multiplier: float = 1.0,
@@ -88,19 +96,12 @@ def mobilenet_v2(
     rounded_to_8: bool = True,
 ) -> Chain:
     """MobileNetV2 from the image to the last convolution before the classifier's."""
-
-    def channels(full: int) -> int:
-        if not rounded_to_8:
-            return int(full * multiplier)
-        rounded = max(8, int(full * multiplier + 4) // 8 * 8)
-        return rounded + 8 if rounded < 0.9 * full * multiplier else rounded
-
     net = Chain(size, 3, width, strip)
-    x = net.convolution(channels(32), 3, 2)
-    inner = channels(32)
+    inner = channels_of(32, multiplier, rounded_to_8)
+    x = net.convolution(inner, 3, 2)
     for expansion, full, blocks, stride in MOBILENET_V2:
         for block in range(blocks):
-            step, outer = (stride, channels(full)) if block == 0 else (1, channels(full))
+            step, outer = 1 if block else stride, channels_of(full, multiplier, rounded_to_8)
             if expansion > 1:
                 net.convolution(inner * expansion)
             net.convolution(inner * expansion, 3, step, groups=inner * expansion)

@@ -165,6 +165,7 @@ def _epilogues(anchor: ir.Node, work: _Work) -> Iterator[Group]:
         return
     closed: list[tuple[ir.Node, ...]] = []
     members: list[ir.Node] = [anchor]
+    beside: set[ir.Node] = set()
     frontier = {r for v in anchor.outputs for r in work.readers.get(v, ())}
     while frontier and len(members) <= LONGEST_EPILOGUE:
         node = min(frontier, key=lambda n: work.index[n])
@@ -173,13 +174,36 @@ def _epilogues(anchor: ir.Node, work: _Work) -> Iterator[Group]:
             break
         if graph.shape(node.outputs[0]) != graph.shape(anchor.outputs[0]):
             break
-        members.append(node)
+        widening = [n for n in _widening(node, work) if n not in members]
+        beside.update(widening)
+        members += [*widening, node]
         frontier.update(work.readers.get(node.outputs[0], ()))
         inside = set(members)
         if not any(work.escapes(v, inside) for n in members[:-1] for v in n.outputs):
             closed.append(tuple(members))
     for nodes in reversed(closed):
         yield work.group(nodes, anchor)
+        if not beside.isdisjoint(nodes):
+            yield work.group(tuple(n for n in nodes if n not in beside), anchor)
+
+
+def _widening(node: ir.Node, work: _Work) -> Iterator[ir.Node]:
+    """Elementwise nodes that only `node` reads and that make more bytes than they read: DequantizeLinear.
+
+    In the group of their reader the narrow value is read, and the wide one is never stored.
+    """
+    for value in node.inputs:
+        source = None if value is None else value.producer()
+        if source is None or source not in work.index or not work.joins(source):
+            continue
+        x, y = source.inputs[0], source.outputs[0]
+        if not work.is_elementwise(source) or not work.same_part(node, source) or x is None:
+            continue
+        others = [v for v in source.inputs[1:] if v is not None]
+        if not _alike(x, node.outputs[0]) or not all(graph.is_constant(v) for v in others):
+            continue
+        if graph.element_type(x).itemsize < graph.element_type(y).itemsize and not work.escapes(y, {node}):
+            yield source
 
 
 def _trees(root: ir.Node, work: _Work) -> Iterator[Group]:

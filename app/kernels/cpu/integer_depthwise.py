@@ -42,18 +42,8 @@ class IntegerDepthwiseSizes(SizeTable):
 # Where operands of a recipe begin.
 PLACES = {"same": "place", "channel": "channel", "plane": "unit", "scalar": "0"}
 
-_KERNEL = """\
-from numba import int32
-from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.access import read, write
-from app.kernels.cpu.codegen.generator import at, taps_tile
-from app.kernels.cpu.codegen.tiles import PAIRS
-from app.kernels.cpu.codegen.vectors import load, store
-
-LANES, ROWS = {lanes}, {rows_}
-tile = taps_tile(PAIRS, LANES, ROWS, 1)
-
-
+# Copies of rows, and their pairs with those below.
+LINES = """\
 @njit(error_model="numpy", boundscheck=False)
 def copy(to, source, n):
     # Eight elements at a time, the last eight from the end.
@@ -83,7 +73,21 @@ def widen(to, x, distance, offset, stride, n):
             write(to, i, (high << 16) | (low & 65535))
 
 
-def kernel(x, zero, weights, y, offsets, sizes, borders, work{operands}, begin, end, thread):
+"""
+
+_KERNEL = """\
+from numba import int32
+from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.access import read, write
+from app.kernels.cpu.codegen.generator import at, taps_tile
+from app.kernels.cpu.codegen.tiles import PAIRS
+from app.kernels.cpu.codegen.vectors import load, store
+
+LANES, ROWS = {lanes}, {rows_}
+tile = taps_tile(PAIRS, LANES, ROWS, 1)
+
+
+{lines}def kernel(x, zero, weights, y, offsets, sizes, borders, work{operands}, begin, end, thread):
     {unpack}
     offset = int32(zero[0])
     plane = at(work, thread * work_step)
@@ -141,6 +145,7 @@ def emit(
     text = _KERNEL.format(
         lanes=lanes,
         rows_=ROWS,
+        lines=LINES,
         unpack=IntegerDepthwiseSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         finish=f"            run(sums, at(y, place), n{begins})" if recipe else copy,

@@ -30,6 +30,34 @@ class RingSizes(SizeTable):
     r_moves: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlaces(SizeTable):
+    """Rows that lie anywhere: of input, output, and an operand that is read at the place of the output.
+
+    `first`: number of the entry of row 0 in a table, int32, of elements from the address of a value to the
+    first plane of each of its rows; `plane`: elements from one plane of a row to the next.
+    """
+
+    operator: int  # number of the cursor
+    work_at: int  # elements
+    x_first: int
+    x_plane: int
+    y_first: int
+    y_plane: int
+    r_first: int
+    r_plane: int
+
+
+# Of a kernel with arguments `cursors`, `most` and the number `rows` of the image, when rows lie as a table
+# says: the rows [first, last) of the call.
+NEXT_ROWS = """\
+    first = cursors[operator]
+    last = min(first + most, rows)
+    cursors[operator] += most
+    first = max(first, 0)
+"""
+
+
 # Of a kernel with arguments `cursors`, `most` and the number `rows` of the image: the rows [first, last) of
 # the call.
 SPAN = """\

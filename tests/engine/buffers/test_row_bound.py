@@ -7,7 +7,7 @@ import pytest
 
 from app.engine.buffers.row_bound import live_row_bound
 from app.engine.memory.rows.arena import arena
-from app.engine.memory.rows.cuts import pareto_cuts
+from app.engine.memory.rows.cuts import Counted, pareto_cuts
 from app.engine.memory.rows.geometry import Segment
 from benchmarks.row_networks import mobilenet_v2
 from tests.engine.memory.rows.networks import random_segment
@@ -77,7 +77,7 @@ def test_no_order_of_rows_has_a_lower_peak_than_the_bound():
 
 def test_arenas_stay_above_the_bound():
     for chain in _small_chains():
-        parts = pareto_cuts(chain, FREE, (1,), by_rows=True)[0].parts
+        parts = pareto_cuts(chain, FREE, (1,), counted=Counted.ROWS)[0].parts
         placed = arena(chain, [p.segment for p in parts], {"x": 0}, 1, rings=False)
         assert _least_peak(chain) <= placed.nbytes
 
@@ -92,4 +92,4 @@ def test_the_bound_of_a_graph_is_below_its_arena(seed: int):
 def test_a_network_in_rows_is_near_its_bound():
     graph = mobilenet_v2(size=48, multiplier=0.35, width=1).segment
     bound = live_row_bound(graph, FREE)
-    assert bound <= pareto_cuts(graph, FREE, (1,), by_rows=True)[0].nbytes <= 1.25 * bound
+    assert bound <= pareto_cuts(graph, FREE, (1,), counted=Counted.ROWS)[0].nbytes <= 1.25 * bound

@@ -17,7 +17,15 @@ from app.engine.backends.cpu.rows import group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import Cost, Implementation, Lower, PlanningContext, Rejection
+from app.engine.core.registry import (
+    Cost,
+    Implementation,
+    Inplace,
+    Lower,
+    PlanningContext,
+    Rejection,
+    no_pairs,
+)
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues, matmul_geometry
 from app.engine.operators.elementwise import recipe_of
@@ -215,6 +223,18 @@ def _requantized(group: Group) -> Finish:
     return Finish(recipe, tuple(operands), kind.name)
 
 
+def replaceable(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
+    """Values that the output may be written over: they are read where it is stored, and as wide."""
+    (y,) = group.outputs
+    beside = [o.argument for o in finish_of(group).operands if o.place == "same"]
+    width = graph.element_type(y).itemsize
+    return tuple(
+        (x, y)
+        for x in beside
+        if isinstance(x, ir.Value) and not graph.is_constant(x) and graph.element_type(x).itemsize == width
+    )
+
+
 def has_vector(of: Inputs) -> bool:
     """True if an operand is a vector, so that the output lacks rows or columns."""
     return min(len(graph.static_shape(v)) for v in (of.a, of.b)) < 2
@@ -403,7 +423,12 @@ PRODUCTS = {"MatMulInteger": "matmul_integer", "QLinearMatMul": "qlinear_matmul"
 
 
 def rows(
-    prefixes: Mapping[str, str], name: str, rejection: Rejection, lower: Lower, cost: Cost
+    prefixes: Mapping[str, str],
+    name: str,
+    rejection: Rejection,
+    lower: Lower,
+    cost: Cost,
+    inplace: Inplace = no_pairs,
 ) -> tuple[Implementation, ...]:
     """The rows of one way to compute these operators; where the output is empty, nothing is computed."""
 
@@ -411,6 +436,6 @@ def rows(
         return lower(group, context) if graph.elements(group.outputs[0]) else ()
 
     return tuple(
-        Implementation(f"{prefix}.{name}", op, "numba-cpu", rejection, unless_empty, cost)
+        Implementation(f"{prefix}.{name}", op, "numba-cpu", rejection, unless_empty, cost, inplace)
         for op, prefix in prefixes.items()
     )

@@ -18,6 +18,7 @@ from app.engine.backends.cpu.integer import (
     corrections,
     cost,
     finish_of,
+    replaceable,
     rows,
     widening_call,
     window_of,
@@ -137,7 +138,7 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     # A ragged tile reads beyond the last plane.
     x = Workspace((planes.count * planes.size + behind + 4 * width) * 4)
     correcting, added = corrections(of, form, context)
-    weights = _panels(of, window, sizes, lanes, form)
+    weights = panels(of, window, sizes.part_m, sizes.block_m, lanes, form)
     operands: Operands = (
         *of_type("int32*", x, weights, added),
         (f"{stored(finish.result)}*", y),
@@ -157,24 +158,32 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     return _gather(of, window, planes, x, shift), *correcting, call
 
 
-def _panels(of: Inputs, window: Window, sizes: IntegerConvSizes, lanes: int, form: Form) -> Constant:
-    """The weights as tiles read them: [elements of channels * taps][rows] for every group of rows."""
+def panels(of: Inputs, window: Window, part: int, block: int, lanes: int, form: Form) -> Constant:
+    """The weights as tiles read them: [elements of channels * taps][rows] for every group of rows.
+
+    Groups have `block` rows, and do not go over the borders of parts of so many.
+    """
     shifted = of.shifted.reshape(window.groups * window.outputs, window.channels, -1)
     steps = tiles.pack_steps(shifted, form.together).reshape(window.groups, window.outputs, -1)
     if form.tiled:
         return Constant(np.stack([tiles.pack_row_tiles(matrix) for matrix in steps]), of.b.name or "")
-    panels = [
-        tiles.pack_rows(matrix[first : first + sizes.part_m], sizes.block_m, lanes, form.shapes)
+    packed = [
+        tiles.pack_rows(matrix[first : first + part], block, lanes, form.shapes)
         for matrix in steps
-        for first in range(0, window.outputs, sizes.part_m)
+        for first in range(0, window.outputs, part)
     ]
-    return Constant(np.concatenate(panels), of.b.name or "")
+    return Constant(np.concatenate(packed), of.b.name or "")
 
 
 IMPLEMENTATIONS = tuple(
     row
     for form in FORMS
     for row in rows(
-        CONVOLUTIONS, form.name, form.rejection, partial(_lower, form=form), partial(cost, form=form)
+        CONVOLUTIONS,
+        form.name,
+        form.rejection,
+        partial(_lower, form=form),
+        partial(cost, form=form),
+        replaceable,
     )
 )

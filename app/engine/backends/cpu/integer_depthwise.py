@@ -28,7 +28,7 @@ SUMS = 4096  # of a channel that are finished at once
 
 
 @after(rejection)
-def _rejection(group: Group, _context: PlanningContext) -> str | None:
+def depthwise_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why a convolution is none of one channel to one, along two axes at most."""
     window = window_of(group)
     if (window.channels, window.outputs) != (1, 1):
@@ -58,18 +58,19 @@ class Planes:
     distance: int
 
 
-def _planes(window: Window, lanes: int) -> Planes:
-    (_, rows, columns), (_, stride_h, stride_w) = window.out, window.stride
+def planes_of(window: Window, lanes: int, rows: int) -> Planes:
+    """The planes of so many rows of the output."""
+    (_, _, columns), (_, stride_h, stride_w) = window.out, window.stride
     down, across = window.offsets[1:]
     top, left = max(-min(down), 0), max(-min(across), 0)
+    lines = (rows - 1) * stride_h + max(down) + top + 1
     # Tiles are whole: they read rows and columns beyond the last.
-    lines = (-(-rows // ROWS) * ROWS - 1) * stride_h + max(down) + top + 1
     line = -(-columns // lanes) * lanes + (max(across) + left) // stride_w + 1
     distance = down[1] - down[0] if len(down) > 1 else 1
     return Planes(top, left, lines, line, -(-lines * line // lanes) * lanes, distance)
 
 
-def _offsets(window: Window, planes: Planes) -> list[int]:
+def offsets_of(window: Window, planes: Planes) -> list[int]:
     """Where the pairs of taps, one below the other, are in the planes."""
     down, across = window.offsets[1:]
     stride = window.stride[2]
@@ -114,16 +115,13 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     (y,) = group.outputs
     of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group)
     lanes = context.target.vector_lanes
-    planes = _planes(window, lanes)
-    offsets = _offsets(window, planes)
-    _, down, across = window.offsets
-    shifted = of.shifted.reshape(-1, len(down), len(across))
-    weights = tiles.pack_steps(shifted, 2).reshape(window.groups, -1)
+    planes = planes_of(window, lanes, -(-window.out[1] // ROWS) * ROWS)
+    offsets = offsets_of(window, planes)
     sizes = _sizes(window, planes, len(offsets), lanes)
     kind = graph.element_type(of.a)
     operands: Operands = (
         *with_zero(of.a, of.a_zero),
-        ("int32*", Constant(weights, of.b.name or "")),
+        ("int32*", packed_weights(of, window)),
         (f"{stored(finish.result)}*", y),
         ("int64*", Constant(np.array(offsets, np.int64))),
         size_operand(sizes),
@@ -140,6 +138,13 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     return (call,)
 
 
+def packed_weights(of: Inputs, window: Window) -> Constant:
+    """PAIRS[channels, taps]: two taps, one below the other, in one element."""
+    _, down, across = window.offsets
+    shifted = of.shifted.reshape(-1, len(down), len(across))
+    return Constant(tiles.pack_steps(shifted, 2).reshape(window.groups, -1), of.b.name or "")
+
+
 def _cost(group: Group, context: PlanningContext) -> float:
     """Bound by loads: one for every two taps."""
     work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(Inputs(group.anchor).b)
@@ -147,4 +152,4 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, 2 * per_channel, 0.4, 4 * total_bytes(group))
 
 
-IMPLEMENTATIONS = rows(CONVOLUTIONS, "depthwise", _rejection, _lower, _cost)
+IMPLEMENTATIONS = rows(CONVOLUTIONS, "depthwise", depthwise_rejection, _lower, _cost)

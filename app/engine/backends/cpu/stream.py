@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu.calls import Operands, kernel_call
+from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, Jump, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
@@ -15,6 +16,7 @@ from app.engine.core.streams.stream_group import STREAM, StreamGroup
 from app.engine.core.streams.strips import CallOf, RowsPlace, Strip
 from app.engine.cost.strips import predicted
 from app.engine.memory.rows import loops
+from app.engine.memory.rows.emit import row_places
 from app.engine.memory.rows.loops import Item
 from app.engine.types.layout import Layout
 
@@ -65,32 +67,43 @@ class _Table:
 def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     assert isinstance(group, StreamGroup)
     cursors, memory = Workspace(8 * len(group.parts)), Workspace(group.memory.nbytes)
-    places = _places(group, memory)
+    table: list[int] = []
+    places = _places(group, memory, table)
+    entries = Constant(np.array(table, np.int32))
     of = []
     for number, part in enumerate(group.parts):
         scratch = group.memory.scratch[number] or 0
-        strip = Strip(part.rows, places, cursors, number, memory, scratch)
+        strip = Strip(part.rows, places, cursors, number, memory, scratch, entries)
         of.append(part.strips.lower(part.group, replace(context, tuning=part.choice.tuning), strip))
-    table = _Table(tuple(of))
+    loops_of = _Table(tuple(of))
     program = group.memory.program
     starts = Constant(np.array(program.starts, np.int64))
     start: Operands = (("int64*", cursors), ("int64*", starts), len(group.parts))
-    table.calls.append(kernel_call(f"{KERNELS}:begin_strips", start, 1))
-    table.add(program.items)
-    return tuple(table.calls)
+    loops_of.calls.append(kernel_call(f"{KERNELS}:begin_strips", start, 1))
+    loops_of.add(program.items)
+    return tuple(loops_of.calls)
 
 
-def _places(group: StreamGroup, memory: Workspace) -> Mapping[ir.Value, RowsPlace]:
-    """Rings in the workspace; what the stream reads and leaves is whole."""
-    rings, schedule = group.memory.by_value, group.memory.schedule
+def _places(group: StreamGroup, memory: Workspace, table: list[int]) -> Mapping[ir.Value, RowsPlace]:
+    """Rows in the workspace; what the stream reads and leaves is whole. Entries go to the table."""
+    rings, schedule, placed = group.memory.by_value, group.memory.schedule, row_places(group.memory)
     found = {}
     for name, value in group.images.items():
-        if name in rings:
-            ring, offset = rings[name]
-            found[value] = RowsPlace(memory, offset, ring.rows, ring.transient)
-        else:  # an output has a place of its own, which may be that of an input
+        shape, width, first = schedule.segment.by_name[name], graph.element_type(value).itemsize, len(table)
+        line = shape.row_bytes // shape.planes
+        if name in schedule.whole:  # an output has a place of its own, which may be that of an input
             place = name if value in group.outputs else schedule.whole[name]
-            found[value] = RowsPlace(group.images[place], 0, schedule.segment.by_name[place].rows)
+            table += [row * line // width for row in range(shape.rows)]
+            found[value] = RowsPlace(
+                group.images[place], 0, shape.rows, False, first, shape.rows * line // width
+            )
+            continue
+        rows = [placed.get((name, row)) for row in range(shape.rows)]  # none for a row that nobody reads
+        table += [0 if place is None else place.offset // width for place in rows]
+        plane = next(place.plane for place in rows if place is not None)
+        ring, offset = rings.get(name, (None, 0))
+        slots, moves = (0, False) if ring is None else (ring.rows, ring.transient)
+        found[value] = RowsPlace(memory, offset, slots, moves, first, plane // width)
     return found
 
 

@@ -92,7 +92,7 @@ def _places(group: Group, strip: Strip, rows: int) -> tuple[RowsPlace, RowsPlace
     """Places of the input, the output, and what is read beside it: of nothing, or of a constant, all rows."""
     x, (y,) = graph.operand(group.anchor, 0), group.outputs
     images = [v for v in (_beside(group) if group.op == "Conv" else ()) if not graph.is_constant(v)]
-    at_output = strip.places[images[0]] if images else RowsPlace(y, 0, rows)
+    at_output = strip.places[images[0]] if images else RowsPlace(y, 0, rows, False, 0, 0)
     return strip.places[x], strip.places[y], at_output
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
-from app.engine.core.calls import Argument, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.memory.rows.geometry import RowMap
 
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsPlace:
-    """Where rows of a value lie: all of them, or those of a ring; row i in slot i % rows.
+    """Where rows of a value lie: all of them, or those of a ring; row i in slot i % rows. Or as a table says.
 
     Attributes:
-        argument: the value, or the workspace that holds the ring.
+        argument: the value, or the workspace that holds its rows.
         offset: byte of the argument where the rows of the first block of channels begin.
         rows: that a block of channels has there.
         moves: the first row that a call reads or writes lies in slot 0.
+        first: number of the entry of row 0 in the table of the stream.
+        plane: elements from a block of channels, or a channel, to the next.
     """
 
     argument: Argument
     offset: int
     rows: int
-    moves: bool = False
+    moves: bool
+    first: int
+    plane: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +46,7 @@ class Strip:
         operator: number of the group.
         memory: workspace of the stream.
         scratch: byte of it where the group's scratch begins.
+        table: int32, elements from the argument of a place to each of its rows.
     """
 
     rows: int
@@ -49,7 +54,8 @@ class Strip:
     cursors: Workspace
     operator: int
     memory: Workspace
-    scratch: int = 0
+    scratch: int
+    table: Constant
 
 
 RowMaps: TypeAlias = tuple[tuple[ir.Value, RowMap], ...]
@@ -68,6 +74,7 @@ class StripRow:
         lower: the call for a number of rows, at most those of the strip; one thread runs it.
         step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
         expansion: bytes of its weights for a byte of those of the model.
+        anywhere: rows may lie in any place, which it reads from a table; otherwise in rings.
     """
 
     name: str
@@ -77,3 +84,4 @@ class StripRow:
     lower: Callable[[Group, "PlanningContext", Strip], CallOf]
     step: int = 1
     expansion: float = 1.0
+    anywhere: bool = False

@@ -7,15 +7,27 @@ slots that a ring keeps idle between two calls hold rows of others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.engine.memory.portfolio import solve
 from app.engine.memory.problem import Buffer, Part, Problem, Solution
-from app.engine.memory.rows.emit import RowPlace, RowTable, emit_rows, ring_rows, whole_rows
+from app.engine.memory.rows.emit import emit_rows, ring_rows, whole_rows
 from app.engine.memory.rows.geometry import Segment
 from app.engine.memory.rows.replay import EmittedCall
 from app.engine.memory.rows.schedule import Schedule, schedule
-from app.engine.memory.rows.workspace import Place, located, nested_loops, ring_items, shared_places
+from app.engine.memory.rows.workspace import (
+    ALIGNMENT,
+    Place,
+    RowPlace,
+    RowTable,
+    Workspace,
+    located,
+    nested_loops,
+    ring_items,
+    shared_places,
+)
+
+SEARCH = 20_000  # failed branches of a search for places of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,9 @@ def arena(
     at = solution.offsets
     names = dict.fromkeys(place for one in lives.schedules for place in one.whole.values())
     whole = {name: free[name] if name in free else at[f"value {lives.place(name)}"] for name in names}
-    whole |= {name: at[f"value {lives.place(name)}"] for name in graph.outputs if name not in whole}
+    for name in graph.outputs:
+        place = lives.place(name)
+        whole.setdefault(name, free[place] if place in free else at[f"value {place}"])
     tables: list[RowTable] = []
     scratch: list[tuple[int | None, ...]] = []
     for k, (one, places) in enumerate(zip(lives.schedules, placed, strict=True)):
@@ -94,6 +108,26 @@ def arena(
             scratch.append(_scratch_offsets(one, places, at, k))
         tables.append({**whole_rows(one, whole), **inner})
     return Arena(tuple(lives.schedules), whole, tuple(tables), tuple(scratch), rings, solution)
+
+
+def with_rows_placed(rings: Workspace, alignment: int = ALIGNMENT) -> Workspace:
+    """The workspace of a segment with each row where a placement puts it, if that takes less than rings.
+
+    Slots that a ring keeps idle between two calls hold rows of others; programs need a table of places.
+    """
+    one = rings.schedule
+    lives = _Lives(one.segment, [one], {*one.segment.inputs, *one.segment.outputs})
+    items = [(0, 0)] * len(one.rings) + ring_items(one)[len(one.rings) :]
+    places = shared_places(items)
+    buffers = [*lives.row_buffers(0, alignment)]
+    buffers += [p.buffer(f"place 0/{i}", 0, alignment) for i, p in enumerate(places)]
+    solution = solve(Problem(tuple(buffers)), SEARCH)
+    if solution.peak >= rings.nbytes:
+        return rings
+    at = solution.offsets
+    scratch = _scratch_offsets(one, places, at, 0)
+    nbytes, bound = solution.peak, solution.lower_bound
+    return replace(rings, scratch=scratch, nbytes=nbytes, lower_bound=bound, table=lives.row_table(0, at))
 
 
 def _scratch_offsets(
@@ -184,16 +218,25 @@ class _Lives:
         return Buffer(f"value {name}", lower, upper, stored * value.row_bytes, alignment, parts)
 
     def row_buffers(self, k: int, alignment: int) -> Iterator[Buffer]:
-        """Rows of rings of segment k, each strip in its own place until all its rows are read."""
-        for (name, first), members in self._strips(k).items():
+        """Rows of rings of segment k, each strip in its own place until all its rows are read.
+
+        All strips of a value take as much, so that its planes lie at one distance.
+        """
+        strips = self._strips(k)
+        most: dict[str, int] = {}
+        for (name, _), members in strips.items():
+            most[name] = max(most.get(name, 0), len(members))
+        for (name, first), members in strips.items():
             lower, upper = min(s.first for s in members), max(s.last for s in members) + 1
-            size = len(members) * self.graph.by_name[name].row_bytes
-            yield Buffer(f"row {k}/{name}/{first}", lower, upper, size, alignment)
+            nbytes = self.graph.by_name[name].row_bytes
+            size, own = most[name] * nbytes, min(alignment, nbytes & -nbytes)
+            yield Buffer(f"row {k}/{name}/{first}", lower, upper, size, own)
 
     def row_table(self, k: int, at: Mapping[str, int]) -> RowTable:
         """The places of rows of rings of segment k."""
         table: dict[tuple[str, int], RowPlace] = {}
         for ring in self.schedules[k].rings:
+            most = max(span.strip[1] for (name, _), span in self.inner[k].items() if name == ring.values[0])
             for name in ring.values:
                 value, own = self.graph.by_name[name], ring.values[0]
                 line = value.row_bytes // value.planes
@@ -201,9 +244,9 @@ class _Lives:
                     kept = 0 if value.accumulated else row
                     span = self.inner[k].get((own, kept))
                     if span is not None:
-                        first, count = span.strip
+                        first = span.strip[0]
                         offset = at[f"row {k}/{own}/{first}"] + (kept - first) * line
-                        table[name, row] = RowPlace(offset, count * line)
+                        table[name, row] = RowPlace(offset, most * line)
         return table
 
     def _strips(self, k: int) -> dict[tuple[str, int], list[_Span]]:

@@ -7,6 +7,7 @@ are monotone, so that no plan over the same positions and strips is better than 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import TypeAlias
 
 from app.engine.memory.rows.geometry import RowOperator, Segment
@@ -16,6 +17,19 @@ STRIPS = (1, 2, 4, 7)  # rows of a strip; beside them whole operators, one a seg
 MOST_CROSSING = 3  # values at a position where a graph may be cut
 Seconds: TypeAlias = Callable[[Segment], float]
 Stripped: TypeAlias = Callable[[Segment, int], Segment]
+
+
+class Counted(Enum):
+    """What counts of the values of a segment.
+
+    RINGS: whole inputs and outputs, and rings of the others. INNER: rows of the others while they live, in
+    strips of one row; longer strips keep a place until the last of their rows is read, so rings count.
+    ROWS: rows of all of them.
+    """
+
+    RINGS = auto()
+    INNER = auto()
+    ROWS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +82,7 @@ def pareto_cuts(
     seconds: Seconds = no_seconds,
     stripped: Stripped = with_strip,
     crossing: int = MOST_CROSSING,
-    by_rows: bool = False,
+    counted: Counted = Counted.RINGS,
     floor: Seconds = no_seconds,
 ) -> tuple[Cuts, ...]:
     """All ways to cut a graph of which none is both smaller and faster, the smallest first.
@@ -80,11 +94,11 @@ def pareto_cuts(
         seconds: of a segment in strips, measured or predicted by the caller.
         stripped: a segment in strips of a size; what comes out equal is looked at once.
         crossing: values that may cross a cut.
-        by_rows: rows of whole values count while they live, not the whole values.
+        counted: what counts of the values of a segment.
         floor: seconds that a segment takes at least, in strips of any size: what is known to be beaten with
             them is not looked at.
     """
-    positions = Positions(graph, free, crossing, by_rows)
+    positions = Positions(graph, free, crossing, counted)
     labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
     for end in positions.cuts[1:]:
         found: list[Cuts] = []
@@ -137,9 +151,9 @@ class Positions:
         cuts: numbers of the operators that come next, 0 and the end among them.
     """
 
-    def __init__(self, graph: Segment, free: frozenset[str], crossing: int, by_rows: bool) -> None:
+    def __init__(self, graph: Segment, free: frozenset[str], crossing: int, counted: Counted) -> None:
         self.graph = graph
-        self.by_rows = by_rows
+        self.counted = counted
         self.free = free
         count = len(graph.operators)
         self._written = {y: i for i, o in enumerate(graph.operators) for y in o.outputs}
@@ -182,12 +196,13 @@ class Positions:
         demand = Demand(segment)
         touched = {v.name for v in segment.values}
         through = sum(self.graph.by_name[v].nbytes for v in self._crossing[begin] if v not in touched)
-        if self.by_rows:
+        if self.counted is Counted.ROWS:
             width = [0 if v.name in self.free else v.row_bytes for v in segment.values]
             alone = [0 if v.name in segment.inputs else w for v, w in zip(segment.values, width, strict=True)]
             return through + demand.live_bytes(width), demand.live_bytes(alone)
         places = [segment.values[i] for i in demand.whole]
-        rings = demand.most_in_rings()
+        single = self.counted is Counted.INNER and all(o.strip == 1 for o in segment.operators)
+        rings = demand.most_in_rows() if single else demand.most_in_rings()
         whole = sum(v.nbytes for v in places if v.name not in self.free)
         made = sum(v.nbytes for v in places if v.name not in self.free and v.name not in segment.inputs)
         return through + whole + rings, made + rings

@@ -1,22 +1,11 @@
 """Addresses of a placed segment: for each call the bytes that it reads and writes, for the checker."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
 
 from app.engine.memory.rows.geometry import Segment
 from app.engine.memory.rows.replay import Access, EmittedCall
 from app.engine.memory.rows.schedule import Schedule
-from app.engine.memory.rows.workspace import Workspace
-
-
-class RowPlace(NamedTuple):
-    """Offset of the first plane of a row, and the distance from one plane to the next, in bytes."""
-
-    offset: int
-    plane: int
-
-
-RowTable: TypeAlias = Mapping[tuple[str, int], RowPlace]  # by value and row
+from app.engine.memory.rows.workspace import RowPlace, RowTable, Workspace
 
 
 def emit(workspace: Workspace, whole: Mapping[str, int], base: int = 0) -> Iterator[EmittedCall]:
@@ -25,7 +14,7 @@ def emit(workspace: Workspace, whole: Mapping[str, int], base: int = 0) -> Itera
     `whole` has the offsets of its inputs and outputs, `base` is that of its workspace.
     """
     schedule = workspace.schedule
-    table = {**whole_rows(schedule, whole), **ring_rows(workspace, base)}
+    table = {**whole_rows(schedule, whole), **row_places(workspace, base)}
     scratch = [None if offset is None else base + offset for offset in workspace.scratch]
     return emit_rows(schedule, table, scratch)
 
@@ -63,6 +52,13 @@ def whole_rows(schedule: Schedule, whole: Mapping[str, int]) -> dict[tuple[str, 
         for row in range(value.rows):
             table[name, row] = RowPlace(whole[place] + row % stored * line, stored * line)
     return table
+
+
+def row_places(workspace: Workspace, base: int = 0) -> RowTable:
+    """The places of rows in a workspace: those of its table, or of its rings."""
+    if workspace.table is None:
+        return ring_rows(workspace, base)
+    return {row: place._replace(offset=base + place.offset) for row, place in workspace.table.items()}
 
 
 def ring_rows(workspace: Workspace, base: int = 0) -> dict[tuple[str, int], RowPlace]:

@@ -148,6 +148,12 @@ class Demand:
         scratch = np.array([o.scratch for o in self.segment.operators], np.int64)[self.calls[:, 0]]
         return int((np.cumsum(change[:-1]) + scratch).max())
 
+    def most_in_rows(self) -> int:
+        """Most bytes of rows and scratch during one call, without those of whole values."""
+        whole = {v for v, own in enumerate(self.owner.tolist()) if own in self.whole}
+        values = enumerate(self.segment.values)
+        return self.live_bytes([0 if i in whole else v.row_bytes for i, v in values])
+
     def live_bytes(self, row_bytes: Sequence[int]) -> int:
         """Most bytes of rows alive during one call; `row_bytes` by value, 0 for what does not count."""
         from app.engine.memory.rows import demand_core  # imports numba

@@ -1,6 +1,8 @@
 """Offsets of the rings of a streamed segment and of the scratch of its calls: the workspace of its step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from app.engine.memory.portfolio import solve
 from app.engine.memory.problem import Buffer, Problem
@@ -10,6 +12,16 @@ from app.engine.memory.rows.schedule import RowRing, Schedule, schedule
 ALIGNMENT = 64  # byte, of each ring
 
 
+class RowPlace(NamedTuple):
+    """Offset of the first plane of a row, and the distance from one plane to the next, in bytes."""
+
+    offset: int
+    plane: int
+
+
+RowTable: TypeAlias = Mapping[tuple[str, int], RowPlace]  # by value and row
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Offsets in one block of `nbytes`; inputs and outputs of the segment are whole values beside it.
@@ -17,7 +29,8 @@ class Workspace:
     Attributes:
         rings: offset of each ring of the schedule, in the same order.
         scratch: offset of the scratch of each operator; None for one without.
-        lower_bound: bytes of rings and scratch that are alive during one call.
+        lower_bound: bytes of rings and scratch, or of rows and scratch, that are alive during one call.
+        table: where each row lies, if that is in no ring; there are no rings then.
     """
 
     schedule: Schedule
@@ -26,10 +39,13 @@ class Workspace:
     scratch: tuple[int | None, ...]
     nbytes: int
     lower_bound: int
+    table: RowTable | None = None
 
     @property
     def by_value(self) -> dict[str, tuple[RowRing, int]]:
         """RowRing and offset of each value that has one."""
+        if self.table is not None:
+            return {}
         placed = zip(self.schedule.rings, self.rings, strict=True)
         return {v: (ring, offset) for ring, offset in placed for v in ring.values}
 

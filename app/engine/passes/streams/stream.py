@@ -10,6 +10,7 @@ from app.engine.core import graph
 from app.engine.core.plan import COLUMNS, Choice, Compilation, Decision
 from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import STREAM, StreamGroup, StreamPart
+from app.engine.memory.rows.arena import with_rows_placed
 from app.engine.memory.rows.schedule import schedule
 from app.engine.memory.rows.workspace import workspace
 from app.engine.passes.streams.segments import segment_of, strips_of
@@ -54,6 +55,9 @@ def _streamed(asked: Streamed, compilation: Compilation) -> Compilation | str:
     anchor = parts[-1].group.anchor
     escaping = {images[name] for name in segment.outputs}
     plain = graph.group(nodes, anchor, STREAM, escaping.__contains__)
+    memory = workspace(schedule(segment))
+    if all(part.strips.anywhere for part in parts):
+        memory = with_rows_placed(memory)
     stream = StreamGroup(
         nodes,
         anchor,
@@ -61,7 +65,7 @@ def _streamed(asked: Streamed, compilation: Compilation) -> Compilation | str:
         plain.outputs,
         STREAM,
         parts=parts,
-        memory=workspace(schedule(segment)),
+        memory=memory,
         images=images,
     )
     merged = _merged(stream, compilation)
@@ -111,8 +115,9 @@ def _reason(stream: StreamGroup, parts: Sequence[StreamPart]) -> str:
     counts = Counter(part.choice.implementation.name for part in parts)
     named = ", ".join(f"{count} x {name}" for name, count in counts.items())
     memory = stream.memory
+    kind = "rings" if memory.table is None else "rows"
     proved = "the least" if memory.nbytes == memory.lower_bound else f"at least {memory.lower_bound}"
     return (
-        f"for a smaller arena, {len(parts)} groups in strips of rows: {named}; rings and scratch take "
+        f"for a smaller arena, {len(parts)} groups in strips of rows: {named}; {kind} and scratch take "
         f"{memory.nbytes} byte ({proved}); seconds are predicted"
     )

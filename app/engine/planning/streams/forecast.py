@@ -16,7 +16,7 @@ from app.engine.core.calls import workspace_bytes
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program, Step
 from app.engine.memory.rows.arena import Arena, arena
-from app.engine.memory.rows.cuts import Cuts, pareto_cuts
+from app.engine.memory.rows.cuts import Counted, Cuts, pareto_cuts
 from app.engine.memory.rows.geometry import ROW, Read, RowMap, RowOperator, RowValue, Segment, only
 from app.engine.memory.rows.replay import replay
 from app.engine.operators.row_maps import GroupRows, group_rows, rows_of
@@ -78,7 +78,7 @@ def forecast(program: Program, strips: Sequence[int] = (1,), bound: bool = False
     free = frozenset(v.name for v in rows.values if v.name in outside)
     found: dict[bool, tuple[Cuts, Arena]] = {}
     for by_rows in (False, True):
-        cuts = pareto_cuts(rows, free, strips, by_rows=by_rows)[0]
+        cuts = pareto_cuts(rows, free, strips, counted=Counted.ROWS if by_rows else Counted.RINGS)[0]
         found[by_rows] = cuts, _checked(program.compilation, rows, cuts, free, rings=not by_rows)
     cuts, placed = found[False]
     table = found[True][1]

@@ -14,7 +14,7 @@ from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import StreamPart
 from app.engine.cost.strips import predicted
-from app.engine.memory.rows.cuts import Cuts, pareto_cuts
+from app.engine.memory.rows.cuts import Counted, Cuts, pareto_cuts
 from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.passes.streams.segments import segment_of, strips_of
 from app.engine.types.options import Denied, Streamed
@@ -115,8 +115,17 @@ class _Run:
         main = self._compilation.graph
         free = frozenset(name for name, v in images.items() if v in main.inputs or v in main.outputs)
         whole = self._stripped(segment, 0)
+        anywhere = all(part.strips.anywhere for part in self._parts.values())
+        counted = Counted.INNER if anywhere else Counted.RINGS
         return pareto_cuts(
-            whole, free, PIXELS, self._seconds, self._stripped, CROSSING, floor=self._seconds_of_groups
+            whole,
+            free,
+            PIXELS,
+            self._seconds,
+            self._stripped,
+            CROSSING,
+            counted,
+            self._seconds_of_groups,
         )
 
     def _stripped(self, segment: Segment, pixels: int) -> Segment:

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import pytest
 
 from app.engine.memory.rows.arena import arena
-from app.engine.memory.rows.cuts import Cuts, Positions, pareto_cuts
+from app.engine.memory.rows.cuts import Counted, Cuts, Positions, pareto_cuts
 from app.engine.memory.rows.geometry import Segment
 from app.engine.memory.rows.replay import replay
 from app.engine.memory.rows.schedule import Demand, schedule
@@ -84,7 +84,7 @@ def _stripped(segment: Segment, strip: int) -> Segment:
 def _brute_force(graph: Segment, strips: tuple[int, ...]) -> set[tuple[int, float]]:
     """Pareto points (bytes, seconds) over all subsets of cuts and all strips of each segment."""
     count = len(graph.operators)
-    positions = Positions(graph, FREE, 99, by_rows=False)
+    positions = Positions(graph, FREE, 99, counted=Counted.RINGS)
     known: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for begin in range(count):
         for end in range(begin + 1, count + 1):
@@ -147,7 +147,7 @@ def test_live_bytes_are_those_of_the_rows_that_something_touches_later(seed: int
 def test_arenas_of_cut_graphs_run_at_their_addresses(rings: bool, chain: bool):
     for seed in range(40):
         graph = replace(random_segment(seed, longest=12, chain=chain), freed=())
-        parts = pareto_cuts(graph, FREE, (1, 2), by_rows=not rings)[0].parts
+        parts = pareto_cuts(graph, FREE, (1, 2), counted=Counted.RINGS if rings else Counted.ROWS)[0].parts
         segments = [p.segment for p in parts]
         size = arena(graph, segments, {"x": 0}, 8, rings).nbytes
         placed = arena(graph, segments, {"x": size}, 8, rings)
@@ -165,7 +165,14 @@ def test_rows_placed_one_by_one_take_less_than_rings():
     graph = mobilenet_v2(size=96, multiplier=0.35, width=1).segment
     rings, rows = (
         arena(
-            graph, [p.segment for p in pareto_cuts(graph, FREE, (1,), by_rows=b)[0].parts], {"x": 0}, 1, not b
+            graph,
+            [
+                p.segment
+                for p in pareto_cuts(graph, FREE, (1,), counted=Counted.ROWS if b else Counted.RINGS)[0].parts
+            ],
+            {"x": 0},
+            1,
+            not b,
         )
         for b in (False, True)
     )

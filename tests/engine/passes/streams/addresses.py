@@ -46,7 +46,8 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
     assert isinstance(begun, KernelCall)
     cursors = next(a.array for a in begun.arguments if isinstance(a, Constant)).tolist()
     for call in executed(step.calls):
-        table = _table(call)
+        anywhere = "strip_integer" in call.kernel
+        table = _row_places(call) if anywhere else _table(call)
         number = int(table[OPERATOR])
         operator, first = segment.operators[number], max(cursors[number], 0)
         cursors[number] += next(a for a in reversed(call.arguments) if isinstance(a, int))
@@ -54,6 +55,9 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
         if rows <= 0:
             continue
         x, *others = operator.reads
+        if anywhere:
+            yield _from_table(segment, call, (number, first, rows), whole, base)
+            continue
         low, high = segment.needed(x, first, rows)
         place = _place(call.arguments[0], whole, base)
         reads = [*_rows(segment, x.value, range(low, high), place, table[X : X + 3], first)]
@@ -65,6 +69,51 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
         writes = _rows(segment, y, range(first, first + rows), out, table[Y : Y + 3], first)
         scratch = (base + int(table[WORK]) * 4, operator.scratch) if operator.scratch else None
         yield EmittedCall(number, first, rows, tuple(reads), tuple(writes), scratch)
+
+
+def _row_places(call: KernelCall) -> Array:
+    """The numbers of `app.kernels.cpu.strips.RowPlaces`, two arguments behind the table of rows."""
+    return _constants(call)[-1].array
+
+
+def _constants(call: KernelCall) -> list[Constant]:
+    """Constants before the cursors: what the kernel reads besides operands of its recipe."""
+    end = next(i for i, a in enumerate(call.arguments) if isinstance(a, int)) - 1
+    return [a for a in call.arguments[:end] if isinstance(a, Constant)]
+
+
+def _from_table(
+    segment: Segment, call: KernelCall, of: tuple[int, int, int], whole: Mapping[str, int], base: int
+) -> EmittedCall:
+    """A call whose rows lie where a table says."""
+    number, first, rows = of
+    operator, places = segment.operators[number], _row_places(call).tolist()
+    table = _constants(call)[-3].array.tolist()
+    out = 3 if call.kernel.endswith("emit_conv") else 2
+    count = next(i for i, a in enumerate(call.arguments) if isinstance(a, int))
+    behind = count + (1 if out == 3 else 2)  # the last argument that is the memory of the stream
+    images = [
+        i
+        for i, a in enumerate(call.arguments)
+        if i > behind and (isinstance(a, Workspace) or getattr(a, "name", "") in whole)
+    ]
+
+    def accesses(name: str, index: int, entry: int, lines: range) -> Iterator[Access]:
+        value, start = segment.by_name[name], _place(call.arguments[index], whole, base)
+        width = int(call.types[index].strip("uintfloa*") or 8) // 8
+        line = value.row_bytes // value.planes
+        for row in lines:
+            for plane in range(value.planes):
+                at = table[places[entry] + row] + plane * places[entry + 1]
+                yield Access(name, row, plane, start + at * width, line)
+
+    x, *others = operator.reads
+    written = range(first, first + rows)
+    reads = [*accesses(x.value, 0, 2, range(*segment.needed(x, first, rows)))]
+    for other in others:
+        reads += accesses(other.value, images[-1], 6, written)
+    writes = accesses(operator.outputs[0], out, 4, written)
+    return EmittedCall(*of, tuple(reads), tuple(writes), (base + places[1] * 4, operator.scratch))
 
 
 def _table(call: KernelCall) -> Array:

@@ -53,7 +53,11 @@ def rows_that_run(op: str) -> list[tuple[str, int]]:
     rows = [(f"{op}.pairs", 8), (f"{op}.pairs", 16), (f"{op}.dot", 8), (f"{op}.dot", 16)]
     rows += [(f"{op}.bytes", 8), (f"{op}.bytes", 16)] * (op == "matmul_integer")
     rows += [(f"{op}.tiles", 16)] * ("amx_int8" in host().isa)
-    return [*rows, (f"{op}.quads", 8)] if "avx2" in host().isa else rows
+    rows += [(f"{op}.quads", 8)] * ("avx2" in host().isa)
+    # Pixels as rows of the product: the same arithmetic of convolutions.
+    forms = [(row, lanes) for row, lanes in rows if row.split(".")[1] in ("pairs", "dot", "quads")]
+    pixels = [(row.replace(".", ".pixels_"), lanes) for row, lanes in forms]
+    return [*rows, *pixels * (op == "conv_integer")]
 
 
 @pytest.mark.parametrize("changing", [("a",), ("a", "b", "z", "w")], ids=["b fixed", "all change"])
@@ -230,6 +234,9 @@ CONVOLUTIONS = (
     (10, 6, 2, (8, 19), (2, 5), (0, 2, 1, 1), (2, 3)),
     (9, 70, 1, (5, 5), (1, 1), (0, 0, 0, 0), (1, 1)),
     (130, 70, 1, (7, 9), (3, 3), (1, 1, 1, 1), (2, 1)),  # a reduction in parts
+    (3, 20, 1, (18, 35), (7, 7), (3, 3, 3, 3), (2, 2)),  # a stem
+    (33, 17, 1, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),  # one pixel
+    (20, 50, 1, (10, 30), (1, 1), (0, 0, 0, 0), (1, 1)),  # several blocks of pixels
 )
 DEPTHWISE = (
     (3, 3, 3, (7, 7), (3, 3), (1, 1, 1, 1), (1, 1)),
@@ -238,15 +245,28 @@ DEPTHWISE = (
     (2, 2, 2, (90, 64), (1, 1), (0, 0, 0, 0), (1, 1)),
 )
 
+# whole and ragged blocks of channels, rows of less than a tile of pixels and more, several bands
+DEPTHWISE_LANES = (
+    (17, 17, 17, (7, 7), (3, 3), (1, 1, 1, 1), (1, 1)),
+    (16, 16, 16, (13, 30), (5, 5), (2, 2, 2, 2), (2, 2)),
+    (9, 9, 9, (30, 21), (4, 5), (2, 0, 1, 3), (1, 3)),
+    (32, 32, 32, (40, 66), (3, 1), (1, 0, 1, 0), (1, 1)),
+    (8, 8, 8, (2, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+)
+
 
 @pytest.mark.parametrize(
     ("row", "lanes"),
-    [*rows_that_run("conv_integer"), ("conv_integer.depthwise", 8), ("conv_integer.depthwise", 16)],
+    [
+        *rows_that_run("conv_integer"),
+        *((f"conv_integer.{row}", lanes) for row in ("depthwise", "depthwise_lanes") for lanes in (8, 16)),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_convolutions_are_exact(compiler: Compiler, row: str, lanes: int, dtype: str) -> None:
     rng = np.random.default_rng(2)
-    for c, f, group, size, kernel, pads, strides in DEPTHWISE if "depthwise" in row else CONVOLUTIONS:
+    shapes = DEPTHWISE_LANES if "lanes" in row else DEPTHWISE if "depthwise" in row else CONVOLUTIONS
+    for c, f, group, size, kernel, pads, strides in shapes:
         x, w = random(rng, dtype, (2, c, *size)), random(rng, "int8", (f, c // group, *kernel))
         w = narrow(rng, w.shape) if "quads" in row else w
         values = {"x": x, "w": w, "z": np.array(77, dtype)}

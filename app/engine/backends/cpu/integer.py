@@ -329,18 +329,23 @@ def _fours_rejection(group: Group) -> str | None:
     return None
 
 
-def corrections(of: Inputs, form: Form, context: PlanningContext) -> tuple[tuple[KernelCall, ...], Argument]:
-    """Calls and addends by which a zero point changes the sums of each output; no call if it is constant."""
+def corrections(
+    of: Inputs, form: Form, context: PlanningContext, behind: int = 0
+) -> tuple[tuple[KernelCall, ...], Argument]:
+    """Calls and addends by which a zero point changes the sums of each output; no call if it is constant.
+
+    `behind` more addends of any value may be read behind the last.
+    """
     if form.together == 2:
-        return (), Constant(np.zeros(1, np.int32))  # activations are widened less their zero point
+        return (), Constant(np.zeros(1 + behind, np.int32))  # activations are widened less their zero point
     weights, shift = of.shifted, form.shift(of.a, context)
     sums = weights.reshape(weights.shape[0], -1).sum(1) if of.is_conv else weights.sum(-2)
     sums = sums.astype(np.int32)
     zero = graph.constant(of.a_zero)
     if of.a_zero is None or zero is not None:
         origin = shift + (0 if zero is None else int(zero.reshape(-1)[0]))
-        return (), Constant(-np.int32(origin) * sums, "")
-    y = Workspace(max(sums.size, 1) * 4)
+        return (), Constant(np.pad(-np.int32(origin) * sums, [(0, 0)] * (sums.ndim - 1) + [(0, behind)]), "")
+    y = Workspace((max(sums.size, 1) + behind) * 4)
     operands: Operands = (f"{graph.dtype(of.a)}*", of.a_zero), shift, *of_type("int32*", Constant(sums), y)
     return (kernel_call("app.kernels.cpu.pairs:corrections", operands, sums.size),), y
 

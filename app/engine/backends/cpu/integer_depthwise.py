@@ -20,11 +20,15 @@ from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators.conv_geometry import Window
+from app.kernels.cpu.byte_transposes import TILE
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.integer_depthwise import ROWS, IntegerDepthwiseSizes
+from app.kernels.cpu.integer_lanes import IntegerLanesSizes, tile_pixels
 from app.kernels.expressions import stored
 
 SUMS = 4096  # of a channel that are finished at once
+PAIRS = 32 * 1024  # of gathered rows that are widened at once
+INSIDE, OUTSIDE = 4.0, 10.0  # operations that take as long as gathering a byte, and ending a sum
 
 
 @after(rejection)
@@ -147,4 +151,93 @@ def _cost(group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, 2 * per_channel, 0.4, 4 * total_bytes(group))
 
 
-IMPLEMENTATIONS = rows(CONVOLUTIONS, "depthwise", _rejection, _lower, _cost)
+@after(_rejection)
+def _lanes_rejection(group: Group, _context: PlanningContext) -> str | None:
+    channels = window_of(group).groups
+    return f"{channels} channels, fewer than {TILE // 2}" if channels < TILE // 2 else None
+
+
+def _lanes_sizes(window: Window, context: PlanningContext, taps: int) -> IntegerLanesSizes:
+    """Sizes where 16 channels lie side by side: bands of rows whose pairs fit the second cache."""
+    lanes = context.target.vector_lanes
+    (_, h, w), (_, rows, columns), (_, stride_h, stride_w) = window.size, window.out, window.stride
+    down, across = window.offsets[1:]
+    top, left = max(-min(down), 0), max(-min(across), 0)
+    line = left + max(w, (columns - 1) * stride_w + max(across) + 1)
+    distance = down[1] - down[0] if len(down) > 1 else 1
+    reach = down[::2][-1] + top + distance + 1
+    band = max(min((PAIRS // (line * TILE) - reach) // stride_h + 1, rows), 1)
+    blocks = window.batch * -(-window.groups // TILE)
+    while band > 1 and context.threads > 1 and blocks * -(-rows // band) < 4 * context.threads:
+        band = -(-band // 2)
+    lines = (band - 1) * stride_h + reach
+    turned_row = -(-band * columns // lanes) * lanes
+    pairs = (lines - distance) * line * TILE
+    sums = (max(turned_row, band * columns) + tile_pixels(lanes)) * TILE
+    return IntegerLanesSizes(
+        channels=window.groups,
+        h=h,
+        w=w,
+        top=top,
+        left=left,
+        line=line,
+        reach=reach,
+        distance=distance,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        rows=rows,
+        columns=columns,
+        taps=taps,
+        band=band,
+        elements=window.batch * window.groups * h * w,
+        gathered_step=lines * line * TILE,
+        pairs_size=pairs,
+        sums_size=sums,
+        turned_row=turned_row,
+        work_step=pairs + sums + lanes * turned_row,
+    )
+
+
+def _lanes_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    (y,) = group.outputs
+    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group)
+    _, down, across = window.offsets
+    pairs = tiles.pack_steps(of.shifted.reshape(-1, len(down), len(across)), 2).reshape(window.groups, -1)
+    taps, blocks = pairs.shape[1], -(-window.groups // TILE)
+    whole = np.pad(pairs, ((0, blocks * TILE - window.groups), (0, 0))).reshape(blocks, TILE, taps)
+    sizes = _lanes_sizes(window, context, taps)
+    offsets = [((r + sizes.top) * sizes.line + c + sizes.left) * TILE for r in down[::2] for c in across]
+    kind = graph.element_type(of.a)
+    operands: Operands = (
+        *with_zero(of.a, of.a_zero),
+        ("int32*", Constant(np.ascontiguousarray(whole.swapaxes(1, 2)), of.b.name or "")),
+        (f"{stored(finish.result)}*", y),
+        ("int64*", Constant(np.array(offsets, np.int64))),
+        size_operand(sizes),
+        ("int16*", Workspace(sizes.gathered_step * 2, per_thread=True)),
+        ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
+        *finish.arguments,
+    )
+    rest = (window.groups - 1) % TILE + 1
+    call = typed_call(
+        "app.kernels.cpu.integer_lanes:emit",
+        operands,
+        window.batch * blocks * -(-window.out[1] // sizes.band),
+        static=(kind.name, rest, context.target.vector_lanes, *finish.static),
+    )
+    return (call,)
+
+
+def _lanes_cost(group: Group, context: PlanningContext) -> float:
+    """Gathering, pairs and transposes of whole blocks of channels beside the taps."""
+    window = window_of(group)
+    blocks = window.batch * -(-window.groups // TILE) * TILE
+    inputs, outputs = window.size[1] * window.size[2], window.pixels
+    work = blocks * (2.0 * window.taps * outputs + INSIDE * inputs + OUTSIDE * outputs)
+    return group_roofline(group, context, work, 0.4, total_bytes(group))
+
+
+IMPLEMENTATIONS = (
+    *rows(CONVOLUTIONS, "depthwise", _rejection, _lower, _cost),
+    *rows(CONVOLUTIONS, "depthwise_lanes", _lanes_rejection, _lanes_lower, _lanes_cost),
+)

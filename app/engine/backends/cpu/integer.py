@@ -370,7 +370,9 @@ def cost(group: Group, context: PlanningContext, form: Form) -> float:
     widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
     if "Conv" in group.op:
         window = window_of(group)
+        lanes = context.target.vector_lanes
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
+        rows *= -(-window.pixels // lanes) * lanes / max(window.pixels, 1)  # a register holds pixels
         pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
     computed = flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4)

@@ -40,7 +40,8 @@ ROWS = 96  # pixels of a block, whose sums stay in the second cache
 PANELS = 8  # of output channels of a block
 PART = 256  # pixels that are gathered at once
 FEW = 4  # channels below which those of neighboring pixels follow one another without a gap
-ENDING, GATHERING = 8.0, 4.0  # operations of float32 that take as long as ending a sum, gathering a byte
+# Operations of float32 that take as long as gathering a byte and ending a sum, as a byte or turned before.
+GATHERING, ENDING, TURNING = 4.0, 8.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +259,14 @@ def _cost(group: Group, context: PlanningContext, form: Form) -> float:
     rate = 4.0 if form.dot else 2.0 if form.together == 2 else 2.4
     outputs = window.batch * window.groups * window.pixels * window.outputs
     computed = 2.0 * form.together * steps / rate
-    moved = ENDING * outputs + GATHERING * graph.elements(of.a)
+    finish = finish_of(group)
+    along = goes_along_channels(tuple(o.place for o in finish.operands), finish.result, finish.recipe)
+    moved = (ENDING if along else TURNING) * outputs + GATHERING * graph.elements(of.a)
     if pixels.packed:
         moved += window.batch * window.groups * window.pixels * pixels.depth / 4
-    return group_roofline(group, context, max(computed + moved, flops(group) / 8), 0.95, total_bytes(group))
+    widened = graph.nbytes(of.b) if form.together == 2 else 0
+    work = max(computed + moved, flops(group) / 8)
+    return group_roofline(group, context, work, 0.95, total_bytes(group) + widened)
 
 
 IMPLEMENTATIONS = tuple(

@@ -89,6 +89,35 @@ def to_pixels(dtype: str, channels: int, width: int, *, wide: bool) -> Any:
     return typed(signature, generate)
 
 
+def to_few(dtype: str, channels: int, width: int, *, wide: bool) -> Any:
+    """An intrinsic that gathers up to four channels of 16 pixels, which follow one another.
+
+    tile(x, x_row, y, shift): as `to_pixels` with y_row = width <= 4.
+    """
+    source = types.CPointer(types.uint8 if dtype == "uint8" else types.int8)
+    result = types.CPointer(types.int16 if wide else types.uint8)
+
+    def generate(context: Any, b: Any, _signature: Any, values: Any) -> Any:
+        x, x_row, y, shift = values
+        nothing = ll.Constant(_BYTES, [0] * TILE)
+        rows = [_load(b, _at(b, x, b.mul(number(c), x_row))) for c in range(channels)]
+        rows += [nothing] * (4 - channels)
+
+        def both(low: Any, high: Any, picked: list[int]) -> Any:
+            return b.shuffle_vector(low, high, ll.Constant(ll.VectorType(I32, len(picked)), picked))
+
+        halves = [both(*pair, list(range(2 * TILE))) for pair in (rows[:2], rows[2:])]
+        pixels = both(*halves, [p + c * TILE for p in range(TILE) for c in range(width)])
+        kind = ll.VectorType(I16 if wide else I8, TILE * width)
+        if wide:
+            pixels = (b.zext if dtype == "uint8" else b.sext)(pixels, kind)
+        added = b.add(pixels, _splat(b, b.trunc(shift, kind.element), kind))
+        b.store(added, b.bitcast(y, kind.as_pointer()), align=kind.element.width // 8)
+        return context.get_dummy_value()
+
+    return typed(types.void(source, _N, result, _N), generate)
+
+
 def to_planes(dtype: str) -> Any:
     """An intrinsic that writes 16 pixels of up to 16 planes.
 

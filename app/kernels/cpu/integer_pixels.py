@@ -21,6 +21,8 @@ from app.kernels.cpu.integer_products import CONV_PLACES
 from app.kernels.cpu.nchwc_copy import transposed
 from app.kernels.expressions import Recipe
 
+FEW = 4  # channels of pixels that are gathered 16 at once
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherSizes(SizeTable):
@@ -43,10 +45,10 @@ class GatherSizes(SizeTable):
 
 
 _GATHER = """\
-from app.kernels.cpu.byte_transposes import TILE, to_pixels
+from app.kernels.cpu.byte_transposes import TILE, to_few, to_pixels
 from app.kernels.cpu.codegen.generator import at
 
-whole = to_pixels("{dtype}", TILE, TILE, wide={wide})
+{few}whole = to_pixels("{dtype}", TILE, TILE, wide={wide})
 ragged = to_pixels("{dtype}", {channels}, {width}, wide={wide})
 
 
@@ -89,14 +91,20 @@ def kernel(x, zero, shift, y, sizes, begin, end):
             c = whole_blocks * TILE
             source, place = first + c * step + j, (left + j) * row + c
             if c < channels:
-                if source + (channels - c - 1) * step + TILE <= elements:
+                inside = source + (channels - c - 1) * step + TILE <= elements
+                if {are_few}inside:
                     ragged(at(x, source), step, at(to, place), row, n, added)
                 else:
                     for p in range(n):
                         for e in range(row - c):
-                            inside = c + e < channels
-                            to[place + p * row + e] = x[source + e * step + p] + added if inside else 0
+                            there = c + e < channels
+                            to[place + p * row + e] = x[source + e * step + p] + added if there else 0
 """
+
+
+_FEW = """
+                    few(at(x, source), step, at(to, place), added)
+                elif """
 
 
 def emit_gather(dtype: str, channels: int, width: int, wide: bool) -> Sources:
@@ -112,9 +120,19 @@ def emit_gather(dtype: str, channels: int, width: int, wide: bool) -> Sources:
         width: elements of a pixel for these, no fewer; more hold anything.
         wide: whether elements become pairs of int16.
     """
+    few = are_few = ""
+    if width <= FEW:
+        few = f'few = to_few("{dtype}", {channels}, {width}, wide={int(wide)})\n'
+        are_few = f"inside and n == TILE and channels <= {FEW} and row == {width}:{_FEW}"
     return (
         _GATHER.format(
-            dtype=dtype, channels=channels, width=width, wide=int(wide), unpack=GatherSizes.unpack()
+            few=few,
+            are_few=are_few,
+            dtype=dtype,
+            channels=channels,
+            width=width,
+            wide=int(wide),
+            unpack=GatherSizes.unpack(),
         ),
     )
 

@@ -287,6 +287,46 @@ def test_convolutions_are_exact(compiler: Compiler, row: str, lanes: int, dtype:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("result", ["uint8", "int8"])
+@pytest.mark.parametrize("outputs", [20, 5])
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_bytes_of_pixels_are_those_of_planes(
+    compiler: Compiler, lanes: int, result: str, outputs: int, size: int
+) -> None:
+    """Both scale and round sums alike; `pairs` is compared with NumPy above."""
+    rng = np.random.default_rng(3)
+    values = {
+        "a": random(rng, "uint8", (2, 6, size, size)),
+        "p": np.float32(0.02).reshape(()),
+        "i": np.uint8(120).reshape(()),
+        "b": random(rng, "int8", (outputs, 6, 1, 1)),
+        "q": random(rng, "float32", (outputs,)),
+        "j": np.zeros(outputs, np.int8),
+        "r": np.float32(0.5).reshape(()),
+        "k": np.array(5, result),
+        "c": rng.integers(-999, 999, outputs).astype(np.int32),
+    }
+    model = harness.model_of(
+        f"""{HEAD} ({declared(values)}) => ({result}[2,{outputs},{size},{size}] y)
+        {{ y = QLinearConv({", ".join(values)}) }}""",
+        {n: v for n, v in values.items() if n != "a"},
+    )
+    planes, pixels = (
+        harness.run_group(
+            harness.implementation(f"qlinear_conv.{row}", REGISTRY),
+            harness.group_of(model, REGISTRY),
+            {"a": values["a"]},
+            compiler,
+            threads=2,
+            lanes=lanes,
+        )[0]
+        for row in ("pairs", "pixels_pairs")
+    )
+    np.testing.assert_array_equal(pixels, planes)
+    assert len(np.unique(planes)) > 5
+
+
 # channels, outputs, size, pads: odd and even, less than a vector of tiles and more, several blocks
 NEIGHBORS = (
     (1, 1, (3, 3), (0, 0, 0, 0)),

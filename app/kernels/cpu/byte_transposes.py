@@ -106,8 +106,8 @@ def to_few(dtype: str, channels: int, width: int, *, wide: bool) -> Any:
         def both(low: Any, high: Any, picked: list[int]) -> Any:
             return b.shuffle_vector(low, high, ll.Constant(ll.VectorType(I32, len(picked)), picked))
 
-        halves = [both(*pair, list(range(2 * TILE))) for pair in (rows[:2], rows[2:])]
-        pixels = both(*halves, [p + c * TILE for p in range(TILE) for c in range(width)])
+        halves = [both(rows[i], rows[i + 1], list(range(2 * TILE))) for i in (0, 2)]
+        pixels = both(halves[0], halves[1], [p + c * TILE for p in range(TILE) for c in range(width)])
         kind = ll.VectorType(I16 if wide else I8, TILE * width)
         if wide:
             pixels = (b.zext if dtype == "uint8" else b.sext)(pixels, kind)

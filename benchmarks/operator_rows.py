@@ -4,6 +4,7 @@ A row is one node in ONNX text and two sizes of its inputs. Rows are added to th
 or as a family of their own, to `ROWS`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -278,6 +279,25 @@ def _integer_conv(
     )  # fmt: skip
 
 
+def _quantized_conv(
+    name: str, size: str, x: tuple[int, ...], w: tuple[int, ...], stride: int = 1, pad: int = 1
+) -> OperatorRow:
+    node = (
+        f"QLinearConv <pads = {[pad] * 4}, strides = {[stride] * 2}, group = {x[1] // w[1]}>"
+        " (x, scale, origin, w, scales, zero, step, middle, bias)"
+    )
+    return OperatorRow(
+        name, size, node, {"x": bytes_of(np.uint8, *x)},
+        {
+            "scale": given(0.02, np.float32), "origin": given(120, np.uint8), "w": bytes_of(np.int8, *w),
+            "scales": uniform(0.001, 0.002, w[0]), "zero": given(0, np.int8),
+            "step": given(0.05 * (math.prod(w[1:]) / 64) ** 0.5, np.float32), "middle": given(110, np.uint8),
+            "bias": lambda random: random.integers(-1000, 1000, w[0]).astype(np.int32),
+        },
+        {"y": "uint8"},
+    )  # fmt: skip
+
+
 def _integer_product(name: str, size: str, rows: int, depth: int, columns: int) -> OperatorRow:
     return OperatorRow(
         name, size, "MatMulInteger(x, w)", {"x": bytes_of(np.uint8, rows, depth)},
@@ -424,6 +444,18 @@ _INTEGERS = (
     _integer_conv("ConvInteger, depthwise", "large", (1, 96, 112, 112), (96, 1, 3, 3)),
     _integer_conv("ConvInteger, depthwise in steps of two", "small", (1, 32, 28, 28), (32, 1, 3, 3), 2),
     _integer_conv("ConvInteger, depthwise in steps of two", "large", (1, 96, 112, 112), (96, 1, 3, 3), 2),
+    _quantized_conv("QLinearConv of a stem", "small", (1, 3, 64, 64), (32, 3, 3, 3), 2),
+    _quantized_conv("QLinearConv of a stem", "large", (1, 3, 224, 224), (64, 3, 7, 7), 2, 3),
+    _quantized_conv("QLinearConv", "small", (1, 32, 14, 14), (32, 32, 3, 3)),
+    _quantized_conv("QLinearConv", "large", (1, 128, 28, 28), (128, 128, 3, 3)),
+    _quantized_conv("QLinearConv of few pixels", "small", (1, 128, 7, 7), (128, 128, 3, 3)),
+    _quantized_conv("QLinearConv of few pixels", "large", (1, 512, 7, 7), (512, 512, 3, 3)),
+    _quantized_conv("QLinearConv pointwise", "small", (1, 128, 7, 7), (512, 128, 1, 1), 1, 0),
+    _quantized_conv("QLinearConv pointwise", "large", (1, 96, 28, 28), (384, 96, 1, 1), 1, 0),
+    _quantized_conv("QLinearConv of one pixel", "small", (1, 128, 1, 1), (256, 128, 1, 1), 1, 0),
+    _quantized_conv("QLinearConv of one pixel", "large", (1, 960, 1, 1), (1280, 960, 1, 1), 1, 0),
+    _quantized_conv("QLinearConv, depthwise", "small", (1, 192, 14, 14), (192, 1, 3, 3)),
+    _quantized_conv("QLinearConv, depthwise", "large", (1, 96, 112, 112), (96, 1, 3, 3)),
     _integer_product("MatMulInteger of one row", "small", 1, 384, 384),
     _integer_product("MatMulInteger of one row", "large", 1, 768, 3072),
     _integer_product("MatMulInteger", "small", 32, 384, 384),

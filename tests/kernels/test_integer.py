@@ -53,7 +53,11 @@ def rows_that_run(op: str) -> list[tuple[str, int]]:
     rows = [(f"{op}.pairs", 8), (f"{op}.pairs", 16), (f"{op}.dot", 8), (f"{op}.dot", 16)]
     rows += [(f"{op}.bytes", 8), (f"{op}.bytes", 16)] * (op == "matmul_integer")
     rows += [(f"{op}.tiles", 16)] * ("amx_int8" in host().isa)
-    return [*rows, (f"{op}.quads", 8)] if "avx2" in host().isa else rows
+    rows += [(f"{op}.quads", 8)] * ("avx2" in host().isa)
+    # Pixels as rows of the product: the same arithmetic of convolutions.
+    forms = [(row, lanes) for row, lanes in rows if row.split(".")[1] in ("pairs", "dot", "quads")]
+    pixels = [(row.replace(".", ".pixels_"), lanes) for row, lanes in forms]
+    return [*rows, *pixels * (op == "conv_integer")]
 
 
 @pytest.mark.parametrize("changing", [("a",), ("a", "b", "z", "w")], ids=["b fixed", "all change"])
@@ -230,6 +234,9 @@ CONVOLUTIONS = (
     (10, 6, 2, (8, 19), (2, 5), (0, 2, 1, 1), (2, 3)),
     (9, 70, 1, (5, 5), (1, 1), (0, 0, 0, 0), (1, 1)),
     (130, 70, 1, (7, 9), (3, 3), (1, 1, 1, 1), (2, 1)),  # a reduction in parts
+    (3, 20, 1, (18, 35), (7, 7), (3, 3, 3, 3), (2, 2)),  # a stem
+    (33, 17, 1, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),  # one pixel
+    (20, 50, 1, (10, 30), (1, 1), (0, 0, 0, 0), (1, 1)),  # several blocks of pixels
 )
 DEPTHWISE = (
     (3, 3, 3, (7, 7), (3, 3), (1, 1, 1, 1), (1, 1)),
@@ -238,15 +245,28 @@ DEPTHWISE = (
     (2, 2, 2, (90, 64), (1, 1), (0, 0, 0, 0), (1, 1)),
 )
 
+# whole and ragged blocks of channels, rows of less than a tile of pixels and more, several bands
+DEPTHWISE_LANES = (
+    (17, 17, 17, (7, 7), (3, 3), (1, 1, 1, 1), (1, 1)),
+    (16, 16, 16, (13, 30), (5, 5), (2, 2, 2, 2), (2, 2)),
+    (9, 9, 9, (30, 21), (4, 5), (2, 0, 1, 3), (1, 3)),
+    (32, 32, 32, (40, 66), (3, 1), (1, 0, 1, 0), (1, 1)),
+    (8, 8, 8, (2, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+)
+
 
 @pytest.mark.parametrize(
     ("row", "lanes"),
-    [*rows_that_run("conv_integer"), ("conv_integer.depthwise", 8), ("conv_integer.depthwise", 16)],
+    [
+        *rows_that_run("conv_integer"),
+        *((f"conv_integer.{row}", lanes) for row in ("depthwise", "depthwise_lanes") for lanes in (8, 16)),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_convolutions_are_exact(compiler: Compiler, row: str, lanes: int, dtype: str) -> None:
     rng = np.random.default_rng(2)
-    for c, f, group, size, kernel, pads, strides in DEPTHWISE if "depthwise" in row else CONVOLUTIONS:
+    shapes = DEPTHWISE_LANES if "lanes" in row else DEPTHWISE if "depthwise" in row else CONVOLUTIONS
+    for c, f, group, size, kernel, pads, strides in shapes:
         x, w = random(rng, dtype, (2, c, *size)), random(rng, "int8", (f, c // group, *kernel))
         w = narrow(rng, w.shape) if "quads" in row else w
         values = {"x": x, "w": w, "z": np.array(77, dtype)}
@@ -265,6 +285,46 @@ def test_convolutions_are_exact(compiler: Compiler, row: str, lanes: int, dtype:
             lanes=lanes,
         )
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("result", ["uint8", "int8"])
+@pytest.mark.parametrize("outputs", [20, 5])
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_bytes_of_pixels_are_those_of_planes(
+    compiler: Compiler, lanes: int, result: str, outputs: int, size: int
+) -> None:
+    """Both scale and round sums alike; `pairs` is compared with NumPy above."""
+    rng = np.random.default_rng(3)
+    values = {
+        "a": random(rng, "uint8", (2, 6, size, size)),
+        "p": np.float32(0.02).reshape(()),
+        "i": np.uint8(120).reshape(()),
+        "b": random(rng, "int8", (outputs, 6, 1, 1)),
+        "q": random(rng, "float32", (outputs,)),
+        "j": np.zeros(outputs, np.int8),
+        "r": np.float32(0.5).reshape(()),
+        "k": np.array(5, result),
+        "c": rng.integers(-999, 999, outputs).astype(np.int32),
+    }
+    model = harness.model_of(
+        f"""{HEAD} ({declared(values)}) => ({result}[2,{outputs},{size},{size}] y)
+        {{ y = QLinearConv({", ".join(values)}) }}""",
+        {n: v for n, v in values.items() if n != "a"},
+    )
+    planes, pixels = (
+        harness.run_group(
+            harness.implementation(f"qlinear_conv.{row}", REGISTRY),
+            harness.group_of(model, REGISTRY),
+            {"a": values["a"]},
+            compiler,
+            threads=2,
+            lanes=lanes,
+        )[0]
+        for row in ("pairs", "pixels_pairs")
+    )
+    np.testing.assert_array_equal(pixels, planes)
+    assert len(np.unique(planes)) > 5
 
 
 # channels, outputs, size, pads: odd and even, less than a vector of tiles and more, several blocks

@@ -168,6 +168,7 @@ _CONVERTED_RUN = """\
 from numba import types
 
 from app.kernels.cpu.access import read, write
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared
 
 N = types.int64
@@ -179,22 +180,39 @@ def run(v, y, n{operands}):
 {fixed}
     for j in range(n):
 {body}
+
+
+@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{stored}){types}))
+def run_rows(v, row, m, n, y{operands}):
+    for i in range(m):
+        run(at(v, i * row), at(y, i * row), n{operands})
 """
 
 
 _REQUANTIZING_RUN = """\
 from numba import types
 
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared
-from app.kernels.cpu.requantize import requantizer
+from app.kernels.cpu.requantize import requantizer, rows_requantizer
 
 N = types.int64
 requantize = requantizer("{result}", {lanes}, {along})
+requantize_rows = rows_requantizer("{result}", {lanes}, {along})
 
 
 @shared(types.void(types.CPointer(types.{dtype}), types.CPointer(types.{result}), N{types}))
 def run(v, y, n, factor, addend, zero):
     requantize(v, y, n, factor, addend, types.float32(zero[0]))
+
+
+@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{result}){types}))
+def run_rows(v, row, m, n, y, factor, addend, zero):
+    if n < {lanes}:
+        for i in range(m):
+            run(at(v, i * row), at(y, i * row), n, factor, addend, zero)
+    else:
+        requantize_rows(v, row, m, n, y, factor, addend, types.float32(zero[0]))
 """
 
 
@@ -202,6 +220,8 @@ def converted_run_library(
     dtype: str, result: str, recipe: Recipe, operands: tuple[tuple[str, str], ...], lanes: int
 ) -> str:
     """Defines `run(v, y, n, *operands)`: a recipe whose result may be of another type than its input 0.
+
+    And `run_rows(v, row, m, n, y, *operands)`: m rows of n elements, `row` apart, with the same operands.
 
     Args:
         dtype: of v, input 0.

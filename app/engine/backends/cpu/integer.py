@@ -349,18 +349,23 @@ def _fours_rejection(group: Group) -> str | None:
     return None
 
 
-def corrections(of: Inputs, form: Form, context: PlanningContext) -> tuple[tuple[KernelCall, ...], Argument]:
-    """Calls and addends by which a zero point changes the sums of each output; no call if it is constant."""
+def corrections(
+    of: Inputs, form: Form, context: PlanningContext, behind: int = 0
+) -> tuple[tuple[KernelCall, ...], Argument]:
+    """Calls and addends by which a zero point changes the sums of each output; no call if it is constant.
+
+    `behind` more addends of any value may be read behind the last.
+    """
     if form.together == 2:
-        return (), Constant(np.zeros(1, np.int32))  # activations are widened less their zero point
+        return (), Constant(np.zeros(1 + behind, np.int32))  # activations are widened less their zero point
     weights, shift = of.shifted, form.shift(of.a, context)
     sums = weights.reshape(weights.shape[0], -1).sum(1) if of.is_conv else weights.sum(-2)
     sums = sums.astype(np.int32)
     zero = graph.constant(of.a_zero)
     if of.a_zero is None or zero is not None:
         origin = shift + (0 if zero is None else int(zero.reshape(-1)[0]))
-        return (), Constant(-np.int32(origin) * sums, "")
-    y = Workspace(max(sums.size, 1) * 4)
+        return (), Constant(np.pad(-np.int32(origin) * sums, [(0, 0)] * (sums.ndim - 1) + [(0, behind)]), "")
+    y = Workspace((max(sums.size, 1) + behind) * 4)
     operands: Operands = (f"{graph.dtype(of.a)}*", of.a_zero), shift, *of_type("int32*", Constant(sums), y)
     return (kernel_call("app.kernels.cpu.pairs:corrections", operands, sums.size),), y
 
@@ -385,7 +390,9 @@ def cost(group: Group, context: PlanningContext, form: Form) -> float:
     widened = graph.nbytes(Inputs(group.anchor).b) if form.together == 2 and not form.narrow else 0
     if "Conv" in group.op:
         window = window_of(group)
+        lanes = context.target.vector_lanes
         rows = -(-window.outputs // 4) * 4 / max(window.outputs, 1)
+        rows *= -(-window.pixels // lanes) * lanes / max(window.pixels, 1)  # a register holds pixels
         pairs = -(-window.channels // form.together) * form.together / max(window.channels, 1)
         wasted = rows * pairs * (1 + 16 / max(window.depth, 1)) * (1 + 8 / max(window.outputs, 1))
     computed = flops(group) * wasted / (4.0 if form.dot else 2.0 if form.together == 2 else 2.4)

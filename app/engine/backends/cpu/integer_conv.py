@@ -61,12 +61,18 @@ class Planes:
         return [d * self.layer + h * self.whole[2] + w for d, h, w in itertools.product(*inside)]
 
 
-def _planes(window: Window, together: int) -> Planes:
+def bordered(window: Window) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Elements of the border before the input, and of input and border, along the three axes."""
     before = tuple(max(-min(o), 0) for o in window.offsets)
     whole = tuple(
         p + max(s, (n - 1) * t + max(o) + 1)
         for p, s, n, t, o in zip(before, window.size, window.out, window.stride, window.offsets)
     )
+    return before, whole
+
+
+def _planes(window: Window, together: int) -> Planes:
+    before, whole = bordered(window)
     steps = -(-window.channels // together)
     size = blocking.panel_row(math.prod(whole), 4)
     return Planes(before, whole, steps, size, window.batch * window.groups * steps)

@@ -20,11 +20,17 @@ from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.operators.conv_geometry import Window
+from app.kernels.cpu.byte_transposes import TILE
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.integer_depthwise import ROWS, IntegerDepthwiseSizes
+from app.kernels.cpu.integer_lanes import IntegerLanesSizes, tile_pixels
 from app.kernels.expressions import stored
 
 SUMS = 4096  # of a channel that are finished at once
+PAIRS = 32 * 1024  # of gathered rows that are widened at once
+# Operations of float32 that take as long as a channel and a pixel of it, beside its taps, and those of 16
+# channels side by side: fitted to images of 7 x 7 to 112 x 112, windows of 3 x 3 and 5 x 5 (a core of Zen 5).
+CHANNEL, PIXEL, BLOCK, BLOCK_PIXEL = 3200.0, 15.0, 21200.0, 140.0
 
 
 @after(rejection)
@@ -146,10 +152,111 @@ def packed_weights(of: Inputs, window: Window) -> Constant:
 
 
 def _cost(group: Group, context: PlanningContext) -> float:
-    """Bound by loads: one for every two taps."""
-    work = sum(graph.elements(v) for v in group.anchor.outputs) * graph.elements(Inputs(group.anchor).b)
-    per_channel = work / max(graph.static_shape(group.anchor.outputs[0])[1], 1)
-    return group_roofline(group, context, 2 * per_channel, 0.4, 4 * total_bytes(group))
+    """Whole tiles of a channel, its border and its end."""
+    window, lanes = window_of(group), context.target.vector_lanes
+    _, rows, columns = window.out
+    tile = -(-rows // ROWS) * ROWS * -(-columns // lanes) * lanes
+    work = CHANNEL + PIXEL * _moved(window) + 2.0 * _pairs(window) * tile
+    return group_roofline(group, context, window.batch * window.groups * work, 0.4, total_bytes(group))
 
 
-IMPLEMENTATIONS = rows(CONVOLUTIONS, "depthwise", depthwise_rejection, _lower, _cost)
+def _moved(window: Window) -> int:
+    """Pixels of a channel that are widened, or become results."""
+    return max(window.size[1] * window.size[2], window.pixels)
+
+
+def _pairs(window: Window) -> int:
+    """Pairs of vertical neighbors among the taps."""
+    return -(-len(window.offsets[1]) // 2) * len(window.offsets[2])
+
+
+@after(depthwise_rejection)
+def _lanes_rejection(group: Group, _context: PlanningContext) -> str | None:
+    channels = window_of(group).groups
+    return f"{channels} channels, fewer than {TILE // 2}" if channels < TILE // 2 else None
+
+
+def _lanes_sizes(window: Window, context: PlanningContext, taps: int) -> IntegerLanesSizes:
+    """Sizes where 16 channels lie side by side: bands of rows whose pairs fit the second cache."""
+    lanes = context.target.vector_lanes
+    (_, h, w), (_, rows, columns), (_, stride_h, stride_w) = window.size, window.out, window.stride
+    down, across = window.offsets[1:]
+    top, left = max(-min(down), 0), max(-min(across), 0)
+    line = left + max(w, (columns - 1) * stride_w + max(across) + 1)
+    distance = down[1] - down[0] if len(down) > 1 else 1
+    reach = down[::2][-1] + top + distance + 1
+    band = max(min((PAIRS // (line * TILE) - reach) // stride_h + 1, rows), 1)
+    blocks = window.batch * -(-window.groups // TILE)
+    while band > 1 and context.threads > 1 and blocks * -(-rows // band) < 4 * context.threads:
+        band = -(-band // 2)
+    lines = (band - 1) * stride_h + reach
+    turned_row = -(-band * columns // lanes) * lanes
+    pairs = (lines - distance) * line * TILE
+    sums = (max(turned_row, band * columns) + tile_pixels(lanes)) * TILE
+    return IntegerLanesSizes(
+        channels=window.groups,
+        h=h,
+        w=w,
+        top=top,
+        left=left,
+        line=line,
+        reach=reach,
+        distance=distance,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        rows=rows,
+        columns=columns,
+        taps=taps,
+        band=band,
+        elements=window.batch * window.groups * h * w,
+        gathered_step=lines * line * TILE,
+        pairs_size=pairs,
+        sums_size=sums,
+        turned_row=turned_row,
+        work_step=pairs + sums + lanes * turned_row,
+    )
+
+
+def _lanes_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    (y,) = group.outputs
+    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group)
+    _, down, across = window.offsets
+    pairs = packed_weights(of, window).array
+    taps, blocks = pairs.shape[1], -(-window.groups // TILE)
+    whole = np.pad(pairs, ((0, blocks * TILE - window.groups), (0, 0))).reshape(blocks, TILE, taps)
+    sizes = _lanes_sizes(window, context, taps)
+    offsets = [((r + sizes.top) * sizes.line + c + sizes.left) * TILE for r in down[::2] for c in across]
+    kind = graph.element_type(of.a)
+    operands: Operands = (
+        *with_zero(of.a, of.a_zero),
+        ("int32*", Constant(np.ascontiguousarray(whole.swapaxes(1, 2)), of.b.name or "")),
+        (f"{stored(finish.result)}*", y),
+        ("int64*", Constant(np.array(offsets, np.int64))),
+        size_operand(sizes),
+        ("int16*", Workspace(sizes.gathered_step * 2, per_thread=True)),
+        ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
+        *finish.arguments,
+    )
+    rest = (window.groups - 1) % TILE + 1
+    call = typed_call(
+        "app.kernels.cpu.integer_lanes:emit",
+        operands,
+        window.batch * blocks * -(-window.out[1] // sizes.band),
+        static=(kind.name, rest, context.target.vector_lanes, *finish.static),
+    )
+    return (call,)
+
+
+def _lanes_cost(group: Group, context: PlanningContext) -> float:
+    """Gathering, pairs and transposes of whole blocks of channels beside the taps."""
+    window, pixels = window_of(group), tile_pixels(context.target.vector_lanes)
+    blocks = window.batch * -(-window.groups // TILE)
+    tile = window.out[1] * -(-window.out[2] // pixels) * pixels
+    work = BLOCK + BLOCK_PIXEL * _moved(window) + 2.25 * TILE * _pairs(window) * tile
+    return group_roofline(group, context, blocks * work, 0.4, total_bytes(group))
+
+
+IMPLEMENTATIONS = (
+    *rows(CONVOLUTIONS, "depthwise", depthwise_rejection, _lower, _cost),
+    *rows(CONVOLUTIONS, "depthwise_lanes", _lanes_rejection, _lanes_lower, _lanes_cost),
+)

@@ -73,6 +73,8 @@ LOADS = {3: 1.0, 2: 1.02, 1: 1.15}
 PAIRED: Shapes = {4: (6, 4, 2, 1), 8: (6, 4, 2, 1), 16: (8, 4, 3, 1)}
 # And for quads, which keep a register of ones too.
 QUADS: Shapes = {4: (5, 3, 2, 1), 8: (5, 3, 2, 1), 16: (8, 4, 3, 1)}
+# Both with two vectors of columns, for which 32 registers hold more rows.
+TWO_VECTORS: Shapes = {16: (12, 6, 2, 1)}
 
 LINE = 64  # bytes of a cache line
 TILE = 16  # rows of a tile register, and elements of four bytes of a row

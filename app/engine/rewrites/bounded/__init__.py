@@ -64,6 +64,15 @@ def bound_size(node: ir.Node) -> Replacement | None:
     return _replaced(node, _SOURCES[node.op_type])
 
 
+def bound_output(node: ir.Node) -> Replacement | None:
+    """An output whose size a run finds out is a prefix: regions of shapes have formulas of its whole."""
+    if not any(v.is_graph_output() for v in node.outputs) or node.outputs[0].shape is None:
+        return None
+    if not any(map(graph.is_dynamic, node.outputs)) or any(prefix_of(v) is not None for v in node.inputs):
+        return None
+    return _replaced(node, _SOURCES[node.op_type])
+
+
 def _replaced(node: ir.Node, build: Callable[[Nodes, ir.Node], Results]) -> Replacement | None:
     n = Nodes(node)
     results = build(n, node)
@@ -159,6 +168,11 @@ def _is_unfit(member: ir.Node) -> bool:
         return True
     around = (v for v in member.inputs if v is not None and v.graph is not member.graph)
     return any(graph.is_dynamic(v) and prefix_of(v) is None for v in around)
+
+
+def rows_of_outputs(backend: str) -> tuple[RewriteRule, ...]:
+    """The rules that regions of shapes have besides, for targets of a backend."""
+    return (RewriteRule(bound_output, tuple(_SOURCES), nested=False, backends=(backend,)),)
 
 
 def rows(backend: str) -> tuple[RewriteRule, ...]:

@@ -21,6 +21,8 @@ from app.engine.rewrites.bounded.prefix import (
     upper_bound,
 )
 
+FEW = 1024  # boxes of a class
+
 
 def elementwise(n: Nodes, node: ir.Node) -> Results:
     """Prefixes of one count, and values that are broadcast along their axis."""
@@ -227,7 +229,9 @@ def suppress(n: Nodes, node: ir.Node) -> Results:
         return None
     batch, classes, size = shape
     most = upper_bound(graph.input_at(node, 2))
-    taken = batch * classes * (size if most is None else min(max(most, 0), size))
+    if most is None or most > FEW:  # few are the same bound whatever the size, which may be a symbol
+        most = size if most is None else min(most, size)
+    taken = batch * classes * max(most, 0)
     if graph.input_at(node, 2) is None or not fits((taken, 3), np.dtype(np.int64)):
         return None
     if parts[0] is None:

@@ -27,7 +27,7 @@ class BoundedOutput:
     axis: int
     count: str
 
-    def taken(self, whole: np.ndarray, count: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]  # of any type
+    def taken(self, whole: np.ndarray, count: np.ndarray) -> np.ndarray:
         """The first `count` elements of the whole, as a view."""
         return whole[(*(slice(None),) * self.axis, slice(count.item()))]
 
@@ -41,11 +41,9 @@ def with_wholes(model: ir.Graph) -> Mapping[str, BoundedOutput]:
     found: dict[str, BoundedOutput] = {}
     counts: dict[ir.Value, str] = {}
     for at, value in enumerate(tuple(model.outputs)):
-        prefix = prefix_of(value)
-        if prefix is None:
+        node, prefix, name = value.producer(), prefix_of(value), value.name or ""
+        if node is None or prefix is None:
             continue
-        node, name = value.producer(), value.name or ""
-        assert node is not None
         if reader := next((use.node for use in value.uses()), None):
             raise RegionError(
                 f"{reader.op_type} {reader.name!r} reads {name!r}, whose size a run finds out",

@@ -1,7 +1,7 @@
 """Rules that give values of unknown size a place: as prefixes of values whose size bounds theirs.
 
-Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape or Slice make a value whose size a run finds
-out, and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes with their wholes
+Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape, Slice or Loop make a value whose size a run
+finds out, and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes with wholes
 and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the graph
 and operands of operators without a rule, are taken off the wholes at the end.
 """
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.rewriter import Replacement, RewriteRule, sole_reader
 from app.engine.operators.tables import elementwise
-from app.engine.rewrites.bounded import computing, movement
+from app.engine.rewrites.bounded import computing, growing, movement
 from app.engine.rewrites.bounded.movement import Results
 from app.engine.rewrites.bounded.prefix import Nodes, Prefix, prefix_of
 
@@ -24,10 +24,12 @@ _BUILDS: dict[str, Callable[[Nodes, ir.Node], Results]] = {
     **dict.fromkeys((op for op in _ELEMENTWISE if op != "Dropout"), computing.elementwise),
     **dict.fromkeys(computing.REDUCTIONS, computing.reduction),
     **dict.fromkeys(("ArgMax", "ArgMin"), computing.extremum),
+    **dict.fromkeys(computing.SLICEWISE, computing.by_slice),
     "Transpose": movement.transpose,
     "Unsqueeze": movement.unsqueeze,
     "Squeeze": movement.squeeze,
     "Reshape": movement.reshape,
+    "Flatten": movement.flatten,
     "Shape": movement.shape,
     "Size": movement.size,
     "Gather": movement.gather,
@@ -43,6 +45,7 @@ _SOURCES: dict[str, Callable[[Nodes, ir.Node], Results]] = {
     "TopK": computing.top,
     "ConstantOfShape": computing.full,
     "Slice": movement.cut,
+    "Loop": growing.loop,
 }
 
 
@@ -57,8 +60,8 @@ def bound_size(node: ir.Node) -> Replacement | None:
     """A value whose size a run finds out is a prefix, where an operator that can do with one reads it."""
     dynamic = [v for v in node.outputs if v.shape is not None and graph.is_dynamic(v)]
     readers = [use.node for v in dynamic for use in v.uses()]
-    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers):
-        return None
+    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers) and node.op_type != "Loop":
+        return None  # of a loop the turns run in the compiled driver, whoever reads their stacks
     if any(prefix_of(v) is not None for v in node.inputs):
         return None
     return _replaced(node, _SOURCES[node.op_type])

@@ -8,6 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.cost.roofline import arithmetic
+from app.engine.operators.independent_rows import SAME, MixedRowsError, axis_of_rows
 from app.engine.rewrites.bounded.movement import Results
 from app.engine.rewrites.bounded.prefix import (
     COMPRESS,
@@ -22,6 +24,15 @@ from app.engine.rewrites.bounded.prefix import (
 )
 
 FEW = 1024  # boxes of a class
+HEAVIEST = 2.0**28  # flop of a whole: of more, a run may need so few that it is faster on what it has
+# Operators of `app.engine.operators.independent_rows` that compute slices one by one.
+SLICEWISE = (
+    *("MatMul", "Gemm", "Conv", "ConvTranspose", "Softmax", "LogSoftmax", "Hardmax", "LayerNormalization"),
+    *("RMSNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization", "LRN"),
+    *("AveragePool", "MaxPool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"),
+    *("CumSum", "Pad", "Resize", "DepthToSpace", "SpaceToDepth", "LpNormalization"),
+)
+_SIZED = "Pad", "Resize", "CumSum"
 
 
 def elementwise(n: Nodes, node: ir.Node) -> Results:
@@ -46,6 +57,35 @@ def elementwise(n: Nodes, node: ir.Node) -> Results:
         return None
     (whole,) = n.like(node, wholes, [shape])
     return [Prefix(whole, len(shape) - last, given[0].count)]
+
+
+def by_slice(n: Nodes, node: ir.Node) -> Results:
+    """An operator that computes the slices along the axis of the prefix one by one."""
+    parts = [prefix_of(v) for v in node.inputs]
+    given = [p for p in parts if p is not None]
+    others = [v for v, p in zip(node.inputs, parts) if v is not None and p is None]
+    stated = node.outputs[0].shape
+    if stated is None or any(graph.shape(v) is None for v in others) or any(v.name for v in node.outputs[1:]):
+        return None
+    if node.op_type in _SIZED and not all(map(graph.is_constant, others)):
+        return None  # a number of slices may be among its sizes
+    open_ = [axis for axis, extent in enumerate(stated) if not isinstance(extent, int)]
+    if len(open_) != 1 or any(p.count is not given[0].count for p in given):
+        return None
+    bound = min(p.bound for p in given)
+    shorter = {id(p): n.shortened(p, bound) for p in given}
+    wholes = [v if p is None else shorter[id(p)].whole for v, p in zip(node.inputs, parts)]
+    shape = tuple(bound if axis == open_[0] else int(extent) for axis, extent in enumerate(stated))  # type: ignore[arg-type]
+    if not fits(shape, graph.dtype(node.outputs[0])):
+        return None
+    whole, *_ = n.like(node, wholes, [shape] * len(node.outputs))
+    try:
+        axis = axis_of_rows(n.made[-1], [SAME if p is None else p.axis for p in parts])
+    except MixedRowsError:
+        return None
+    if axis != open_[0] or arithmetic(n.made[-1]) > HEAVIEST:
+        return None
+    return [Prefix(whole, axis, given[0].count), *node.outputs[1:]]
 
 
 def _least(dtype: np.dtype[Any]) -> Any:

@@ -78,6 +78,14 @@ def reshape(n: Nodes, node: ir.Node) -> Results:
     return [Prefix(n.reshaped(of.whole, (*rest[:axis], bound, *rest[axis:])), axis, count)]
 
 
+def flatten(n: Nodes, node: ir.Node) -> Results:
+    """The slices of the prefix as rows of a matrix."""
+    of = prefix_of(node.inputs[0])
+    if of is None or of.axis or graph.attribute(node, "axis", 1) != 1:
+        return None
+    return [Prefix(n.reshaped(of.whole, (of.bound, math.prod(of.shape[1:]))), 0, of.count)]
+
+
 def _target(wanted: Sequence[int], of: Prefix) -> tuple[int, list[int]] | None:
     """The axis of a shape whose extent only a run tells, and the extents of the others."""
     dims: list[int | None] = []
@@ -125,7 +133,7 @@ def size(n: Nodes, node: ir.Node) -> Results:
     if of is None:
         return None
     others = n.constant([math.prod(of.shape) // of.bound])
-    total = n.number("Mul", of.count, others)
+    total = n.counted(n.number("Mul", of.count, others), math.prod(of.shape))
     return [n("Squeeze", [total, n.constant([0])], ir.DataType.INT64, ())]
 
 

@@ -95,6 +95,17 @@ BODIES |= {
     "enlarged": IMAGES
     + 'n = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()  y = Resize <mode = "nearest"> (images, , n)',
 }
+BODIES |= {
+    "numbers": PLACES
+    + "n = Shape <start = 0, end = 1> (rows)  k = Squeeze (n)  two_ = Constant <value_int = 2> ()  "
+    "step = Constant <value_int = 1> ()  r = Range (two_, k, step)  f = Cast <to = 1> (r)  y = Sqrt (f)",
+    "reshape_to_its_shape": PLACES
+    + "n = Shape (rows)  first = Constant <value_int = 0> ()  k = Gather (n, first)  u = Unsqueeze (k, nil)  "
+    "s = Concat <axis = 0> (u, two, minus)  a = Reshape (rows, s)  y = Neg (a)",
+    "reshape_to_its_length": PLACES + "n = Shape <start = 0, end = 1> (rows)  "
+    "t = Transpose (rows)  sides = Constant <value_ints = [2, 2, -1]> ()  c = Reshape (t, sides)  "
+    "s2 = Concat <axis = 0> (two, two, n)  d = Reshape (t, s2)  y = Sub (c, d)",
+}
 TURNS = (
     "float[4] s) => (bool d, float[4] r, float[4] o, float[2, 4] p) {{ r = Sin (s)  o = Cos (r)  "
     "both = Concat <axis = 0> (s, r)  sides = Constant <value_ints = [2, 4]> ()  p = Reshape (both, sides)  {} }}> "
@@ -117,6 +128,7 @@ NEEDS_SOME = (
     "extremum",
     "from_the_end",
     "mean",
+    "reshape_to_its_shape",
     "slice_end",
     "keep",
 )  # onnxruntime refuses none there

@@ -198,6 +198,22 @@ def full(n: Nodes, node: ir.Node) -> Results:
     return [Prefix(whole, 0, n.clamped(length, bound))]
 
 
+def numbers(n: Nodes, node: ir.Node) -> Results:
+    """Range in steps of 1 up to a number that only a run tells."""
+    start, delta = (graph.constant(graph.input_at(node, i)) for i in (0, 2))
+    limit, kind = graph.operand(node, 1), graph.dtype(node.outputs[0])
+    most = upper_bound(limit)
+    if start is None or delta is None or delta.item() != 1 or most is None or kind != np.int64:
+        return None
+    bound = most - int(start.item())
+    if graph.is_constant(limit) or not fits((bound,), kind):
+        return None
+    count = n("Reshape", [limit, n.constant([1])], ir.DataType.INT64, (1,))
+    if start.item():
+        count = n.number("Sub", count, n.constant([start.item()]))
+    return [Prefix(n.constant(np.arange(bound) + start.item()), 0, n.clamped(count, bound))]
+
+
 def nonzero(n: Nodes, node: ir.Node) -> Results:
     """Indices of what is not zero, those that are as many as there are elements."""
     of, x = prefix_of(node.inputs[0]), graph.operand(node, 0)

@@ -1,9 +1,9 @@
 """Rules that give values of unknown size a place: as prefixes of values whose size bounds theirs.
 
-Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape, Range, Slice or Loop make a value whose size
-a run finds out, and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes with
-wholes and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the
-graph, and operands of operators without a rule, are taken off the wholes at the end.
+Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape, Range, Slice or Loop make a value whose
+size a run finds out, and operators read it, it becomes a prefix (see `prefix`). What reads prefixes computes
+with wholes and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of
+the graph, and operands of operators without a rule, are taken off the wholes at the end.
 """
 
 from collections.abc import Callable

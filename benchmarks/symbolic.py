@@ -2,8 +2,8 @@
 
 At seeded shapes of the region: the least steady time of the region's program over that of its own plan, the
 two in turn in one process; the first run of a program over its steady time, the least of several programs
-made anew; the peak by the formulas of memory.json and that of the placement; the outputs beside those of
-onnxruntime.
+made anew, and `later` the next run of it, after those of the other shapes again; the peak by the formulas of
+memory.json and that of the placement; the outputs beside those of onnxruntime.
 
     python -m benchmarks.symbolic ppocrv4_rec unet_free
     python -m benchmarks.symbolic bert.onnx --input ids=N<=8,L<=512 --input mask=N,L
@@ -53,7 +53,18 @@ REGIONS: dict[str, symbolic_networks.Spelled] = {
     **{name: spelled for name, (_, spelled) in symbolic_networks.NETWORKS.items()},
 }
 FRESH = 5  # programs of a shape that run for the first time
-HEADINGS = "sizes", "ms", "own ms", "made ms", "ratio", "first / steady", "peak", "placed", "difference"
+HEADINGS = (
+    "sizes",
+    "ms",
+    "own ms",
+    "made ms",
+    "ratio",
+    "first / steady",
+    "later",
+    "peak",
+    "placed",
+    "difference",
+)
 WORDS = 100  # integer inputs are ids below it
 
 
@@ -147,9 +158,9 @@ def measured(path: Path, spelled: symbolic_networks.Spelled, arguments: argparse
             if arguments.pause:
                 input("planned; the times are next: ")
             firsts = first_runs(runner, list(zip(chosen, given)))
-            for row, point, inputs, own in zip(rows, chosen, given, alone):
+            for row, point, inputs, own, (first, later) in zip(rows, chosen, given, alone, firsts):
                 row |= times(runner, point, inputs, Executor(own, subject.compiler), arguments.seconds)
-                row["first"] = firsts.pop(0) / row["seconds"]
+                row |= {"first": first / row["seconds"], "later": later / row["seconds"]}
     return {
         "model": path.stem,
         "region": [str(s) for s in plan.region.symbols.values()],
@@ -189,21 +200,27 @@ def at_shape(
     }
 
 
-def first_runs(runner: RegionRunner, calls: Sequence[tuple[Point, dict[str, Array]]]) -> list[float]:
-    """Seconds of the first run of a program at each point, the least of FRESH, after the others' runs.
+def first_runs(
+    runner: RegionRunner, calls: Sequence[tuple[Point, dict[str, Array]]]
+) -> list[tuple[float, float]]:
+    """Seconds of the first and the second run of a program at each point, the least of FRESH programs.
+
+    The others run in between, so the second one has what a change of the shape costs, and is no first sight.
 
     Programs of all points are made before, as a deployment does while it waits for requests.
     """
     rounds = []
     for _ in range(FRESH):
         taken = []
-        for filled, inputs in [(runner.filled(point), inputs) for point, inputs in calls]:
+        made = [(runner.filled(point), inputs) for point, inputs in calls]
+        for filled, inputs in made * 2:
             filled.feed(inputs)
             started = time.perf_counter()
             filled.step()
             taken.append(time.perf_counter() - started)
         rounds.append(taken)
-    return [min(taken) for taken in zip(*rounds)]
+    least = [min(taken) for taken in zip(*rounds)]
+    return list(zip(least[: len(calls)], least[len(calls) :]))
 
 
 def times(
@@ -256,10 +273,10 @@ def table_of(result: Json) -> Table:
         table.add_column(heading)
     for row in rows:
         times = [f"{row[name] * 1e3:.3f}" for name in ("seconds", "own_seconds", "made_seconds") if ratios]
-        rates = [f"{row[name]:.3f}" for name in ("ratio", "first") if ratios]
+        rates = [f"{row[name]:.3f}" for name in ("ratio", "first", "later") if ratios]
         table.add_row(
             ", ".join(f"{n}={v}" for n, v in row["sizes"].items()),
-            *(times + rates or [""] * 5),
+            *(times + rates or [""] * 6),
             f"{row['peak_bytes']}{'' if row['exact'] else ' at most'}",
             str(row["placed_bytes"]),
             f"{row['difference']:.1e}",

@@ -72,15 +72,17 @@ def peak_at(document: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
 def solution_at(piece: Mapping[str, Any], point: Point) -> Solution:
     """Offsets and peak at a point of a piece of a document."""
     index = Region({}, _symbols(piece)).index(point)
-    problem = Problem(tuple(_buffer(row, point, index) for row in piece["buffers"]))
+    tables = {row["id"]: row["table"] for row in piece["buffers"]}
+    problem = Problem(tuple(_buffer(row, tables, point, index) for row in piece["buffers"]))
     below = {row["id"]: dict(row["below"]) for row in piece["buffers"]}
     return Stacking(tuple(row["id"] for row in piece["buffers"]), below).solution(problem)
 
 
-def _buffer(row: Mapping[str, Any], point: Point, index: int) -> Buffer:
+def _buffer(row: Mapping[str, Any], tables: Mapping[str, Any], point: Point, index: int) -> Buffer:
     parts = tuple(
         Part(formula_of(p["offset"]).at(point), formula_of(p["bytes"]).at(point), p["lower"], p["upper"])
         for p in row["parts"]
     )
-    size = row["table"][index] if row["table"] else formula_of(row["bytes"]).at(point)
+    table = row["table"] if isinstance(row["table"], list) else tables[row["table"]]  # that of another buffer
+    size = table[index] if table else formula_of(row["bytes"]).at(point)
     return Buffer(row["id"], row["lower"], row["upper"], size, row["alignment"], parts)

@@ -68,6 +68,19 @@ class _Pair:
                 raise MixedRowsError(f"operand {getattr(name, 'name', index)!r} differs between requests")
 
 
+def axis_of_rows(node: ir.Node, along: Sequence[Along]) -> Along:
+    """Axis of the output along which a node computes slices one by one, of operands that have them `along`.
+
+    Raises:
+        MixedRowsError: a slice of the output may depend on several, or no rule shows that it does not.
+    """
+    rule = RULES.get(node.op_type)
+    found = None if rule is None or node.domain else rule.along(_Pair(node, node, tuple(along), 1))
+    if not isinstance(found, int):
+        raise MixedRowsError(f"no rule for {node.op_type}")
+    return found
+
+
 def rows_of_outputs(alone: ir.Graph, stacked: ir.Graph, count: int) -> frozenset[str]:
     """Names of outputs that are stacked along axis 0; the others are the same for all requests.
 
@@ -126,16 +139,12 @@ def _constant(value: ir.Value, alone: ir.Value, count: int) -> Along:
     if here.dtype != there.dtype or here.ndim != there.ndim:
         return DIFFERENT
     if here.shape == there.shape:
-        equal = np.array_equal(here, there) if here.dtype.hasobject else _bits(here, there)
+        equal = np.array_equal(here, there) if here.dtype.hasobject else here.tobytes() == there.tobytes()
         return SAME if equal else DIFFERENT
     axes = [i for i, (a, b) in enumerate(zip(here.shape, there.shape)) if a != b]
     if len(axes) == 1 and np.array_equal(np.concatenate([there] * count, axes[0]), here):
         return axes[0]
     return DIFFERENT
-
-
-def _bits(one: "np.ndarray[Any, Any]", other: "np.ndarray[Any, Any]") -> bool:
-    return one.tobytes() == other.tobytes()
 
 
 def _outputs(pair: _Pair) -> dict[ir.Value | None, Along]:
@@ -345,8 +354,6 @@ def _reshape(pair: _Pair) -> Along:
 
 def _concat(pair: _Pair) -> Along:
     found = set(pair.along)
-    if found == {SAME}:
-        return SAME
     axis = pair.attribute("axis", 0) % len(pair.out())
     if len(found) > 1 or axis in found:
         raise MixedRowsError("it joins values that lie along the requests in different ways")
@@ -358,8 +365,6 @@ def _slice(pair: _Pair) -> Along:
     along, rank = pair.along[0], len(pair.shape(0))
     starts = pair.constant(1) or ()
     axes = pair.constant(3) or tuple(range(len(starts)))
-    if along == SAME:
-        return SAME
     if along in {axis % rank for axis in axes}:
         raise MixedRowsError(f"it takes a part of axis {along}, which has the requests")
     return along
@@ -387,10 +392,10 @@ def _expand(pair: _Pair) -> Along:
         if target[along + offset] != shape[along]:
             raise MixedRowsError(f"it repeats axis {along}, which has the requests")
         return along + offset
-    wider = [i for i, (a, b) in enumerate(zip(target, alone)) if a != b]
+    wider = [i for i, (a, b) in enumerate(zip(target, alone)) if a != b] or [SAME]
     if len(wider) > 1:
         raise MixedRowsError("it repeats along several axes by the batch size")
-    return wider[0] if wider else SAME
+    return wider[0]
 
 
 def _gather(pair: _Pair) -> Along:

@@ -146,6 +146,24 @@ def test_instances_of_a_region_share_its_plan_and_weights(tmp_path: Path, compil
             np.testing.assert_allclose(program.peek()["y"], x @ wide @ wide, atol=1e-5)
 
 
+def test_outputs_whose_size_a_run_finds_out_are_served_by_a_region(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    model (float[N, 3] x, bool[N] c) => (float[k, 3] y) { y = Compress <axis = 0> (x, c) }"""
+    shapes, region = bound({"x": ["N:2..6", 3], "c": ["N"]})
+    model = served(tmp_path, compiler, text, Bindings(shapes=shapes, region=region))
+    for rows in (6, 2):
+        program = model.program({"x": (rows, 3), "c": (rows,)})
+        assert program.shares_memory
+        for chosen in (np.arange(rows) % 2 == 0, np.ones(rows, np.bool_), np.zeros(rows, np.bool_)):
+            x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+            program.feed({"x": x, "c": chosen})
+            program.step()
+            assert program.peek().keys() == {"y"}
+            np.testing.assert_array_equal(program.peek()["y"], x[chosen])
+
+
 def test_a_model_without_one_plan_for_the_region_has_a_plan_for_each_shape(
     tmp_path: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture
 ) -> None:

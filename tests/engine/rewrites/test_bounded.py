@@ -76,12 +76,59 @@ BODIES = {
     "else_branch = e () => (int64[q] places) { " + SUPPRESSED + "}>  some = Slice (keep, nil, few)  "
     "y = Gather <axis = 0> (rows, some)",
 }
+SQUARE = "w = Constant <value = float[4, 4] {" + ", ".join(str(i / 8) for i in range(16)) + "}> ()  "
+IMAGES = (
+    PLACES + "sides = Constant <value_ints = [-1, 1, 2, 2]> ()  images = Reshape (rows, sides)  "
+    "k = Constant <value = float[3, 1, 2, 2] {" + ", ".join(str(i / 8) for i in range(12)) + "}> ()  "
+)
+BODIES |= {
+    "product": PLACES + SQUARE + "a = MatMul (rows, w)  y = Relu (a)",
+    "product_behind": PLACES + SQUARE + "t = Transpose (rows)  y = MatMul (w, t)",
+    "dense": PLACES + SQUARE + "b = Gather <axis = 0> (x, nil)  y = Gemm <transB = 1> (rows, w, b)",
+    "softmax": PLACES + "a = Softmax <axis = 1> (rows)  y = Exp (a)",
+    "norm": PLACES
+    + "s = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()  y = LayerNormalization <axis = -1> (rows, s)",
+    "sums": PLACES + "column = Constant <value_int = 1> ()  y = CumSum (rows, column)",
+    "pad": PLACES + "p = Constant <value_ints = [0, 1, 0, 2]> ()  y = Pad (rows, p)",
+    "conv": IMAGES + "a = Conv <pads = [1, 1, 1, 1]> (images, k)  y = Flatten (a)",
+    "pool": IMAGES + "y = MaxPool <kernel_shape = [2, 2], strides = [1, 1]> (images)",
+    "enlarged": IMAGES
+    + 'n = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()  y = Resize <mode = "nearest"> (images, , n)',
+}
+BODIES |= {
+    "numbers": PLACES
+    + "n = Shape <start = 0, end = 1> (rows)  k = Squeeze (n)  two_ = Constant <value_int = 2> ()  "
+    "step = Constant <value_int = 1> ()  r = Range (two_, k, step)  f = Cast <to = 1> (r)  y = Sqrt (f)",
+    "reshape_to_its_shape": PLACES
+    + "n = Shape (rows)  first = Constant <value_int = 0> ()  k = Gather (n, first)  u = Unsqueeze (k, nil)  "
+    "s = Concat <axis = 0> (u, two, minus)  a = Reshape (rows, s)  y = Neg (a)",
+    "reshape_to_its_length": PLACES + "n = Shape <start = 0, end = 1> (rows)  "
+    "t = Transpose (rows)  sides = Constant <value_ints = [2, 2, -1]> ()  c = Reshape (t, sides)  "
+    "s2 = Concat <axis = 0> (two, two, n)  d = Reshape (t, s2)  y = Sub (c, d)",
+}
+TURNS = (
+    "float[4] s) => (bool d, float[4] r, float[4] o, float[2, 4] p) {{ r = Sin (s)  o = Cos (r)  "
+    "both = Concat <axis = 0> (s, r)  sides = Constant <value_ints = [2, 4]> ()  p = Reshape (both, sides)  {} }}> "
+)
+BODIES |= {
+    "turns": PLACES
+    + "n = Size (rows)  yes = Constant <value = bool {1}> ()  first = ReduceSum <keepdims = 0> (x, nil)  "
+    + "last, a, b = Loop (n, yes, first) <body = turn (int64 i, bool c, "
+    + TURNS.format("d = Identity (c)")
+    + "e = Exp (a)  y = Add (e, last)",
+    "turns_until": CHOICE
+    + "n = Constant <value_int = 9> ()  yes = Constant <value = bool {1}> ()  "
+    + "nil = Constant <value_ints = [0]> ()  first = ReduceSum <keepdims = 0> (x, nil)  "
+    + "limit = ReduceSum <keepdims = 0> (m)  last, a, y = Loop (n, yes, first) <body = turn (int64 i, bool c, "
+    + TURNS.format("sum = ReduceSum <keepdims = 0> (r)  d = Less (sum, limit)"),
+}
 KINDS = {"shape": "int64[r]", "extremum": "int64[a, b]"}
 NEEDS_SOME = (
     "max",
     "extremum",
     "from_the_end",
     "mean",
+    "reshape_to_its_shape",
     "slice_end",
     "keep",
 )  # onnxruntime refuses none there

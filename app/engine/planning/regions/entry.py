@@ -9,12 +9,16 @@ from app.engine.core.registry import Registry
 from app.engine.model.load import Loaded
 from app.engine.planning import budget, session
 from app.engine.planning.expansion import expanded
+from app.engine.planning.regions.bounded_outputs import BoundedOutput, with_wholes
 from app.engine.planning.regions.extents import extents
 from app.engine.planning.regions.pieces import PointPlan, RegionPlan, RegionPlanner
+from app.engine.rewrites import bounded
 from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
 from app.engine.types.target import Target
+
+BACKEND = "numba-cpu"  # whose driver runs programs of regions
 
 
 def region_of_model(
@@ -38,9 +42,9 @@ def region_of_model(
     if region is None:
         raise RegionError("the bindings have no symbol; a region takes shapes such as [1, 'N<=8']")
     options = dataclasses.replace(options, choose="first")
-    registry = dataclasses.replace(
-        registry, rewrites=tuple(rule for rule in registry.rewrites if not rule.by_extents)
-    )
+    kept = tuple(rule for rule in registry.rewrites if not rule.by_extents)
+    registry = dataclasses.replace(registry, rewrites=(*kept, *bounded.rows_of_outputs(BACKEND)))
+    outputs: dict[str, BoundedOutput] = {}
 
     def canonical(point: Point) -> Compilation:
         at = dataclasses.replace(
@@ -48,12 +52,14 @@ def region_of_model(
         )
         copy = dataclasses.replace(loaded, model=loaded.model.clone())
         try:
-            return session.canonical(expanded(copy, at), target, options, at, registry)
+            made = session.canonical(expanded(copy, at), target, options, at, registry)
+            outputs.update(with_wholes(made.graph))
         except EngineError as error:
             if point == region.largest:
                 raise
             told = ", ".join(f"{name}={size}" for name, size in point.items())
             raise RegionError(f"at {told}: {error.message}", pointer=error.pointer) from error
+        return made
 
     found = extents(region, lambda point: canonical(point).model)
     expected = tuple(w for w in bindings.shape_histogram if found.region.contains(w.point))
@@ -72,4 +78,5 @@ def region_of_model(
         concessions,
         smallest=options.prefer == "memory",
     )
-    return planner.given(bindings.pieces) if bindings.pieces else planner.plan()
+    planned = planner.given(bindings.pieces) if bindings.pieces else planner.plan()
+    return dataclasses.replace(planned, outputs=outputs)

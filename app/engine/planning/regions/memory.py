@@ -7,13 +7,13 @@ from typing import Any
 from app.engine.memory.problem import Buffer
 from app.engine.memory.region_peak import formula_json, solution_at
 from app.engine.planning.regions.pieces import RegionPlan, Sample
-from app.engine.planning.regions.program import COVERED, RegionProgram, RowRefusedError
+from app.engine.planning.regions.program import RegionProgram, RowRefusedError
 from app.engine.types.errors import RegionError
 from app.engine.types.regions.formula import Formula, constant, fitted
 from app.engine.types.regions.region import Point, Region
 
 Json = dict[str, Any]
-ENUMERATED = 4096  # points of a region at which the worst case is proved one by one
+ENUMERATED = 4096  # points of a region at which workspaces are sized, and the worst case proved, one by one
 
 
 def memory_formulas(plan: RegionPlan) -> Json:
@@ -54,8 +54,9 @@ def _bounds(region: Region) -> Json:
 def _piece(program: RegionProgram) -> Json:
     """A piece: sizes by formula, which buffer lies above which, and its worst case.
 
-    A workspace without a formula has a table of all shapes where these are COVERED at most. Any other size
-    without one counts as at the sample that takes most; the document is a bound then, not `exact`.
+    A workspace without a formula has a table of all shapes where these are ENUMERATED at most; of equal ones
+    the later name the first. Any other size without one counts as at the sample that takes most: the document
+    is not `exact` then.
 
     Raises:
         RegionError: the peak by the document is not that of the program at a sample.
@@ -72,12 +73,15 @@ def _piece(program: RegionProgram) -> Json:
     found = {n: _row(region, points, [b.get(n, absent[n]) for b in buffers]) for n in stacking.order}
     tables = _tables(program, [name for name, (_, formulas) in found.items() if None in formulas])
     rows, exact, monotone = [], True, True
+    named: dict[tuple[int, ...], str] = {}  # the first buffer with a table
     for name, (row, formulas) in found.items():
         known = [f for f in formulas if f is not None]
         exact &= len(known) == len(formulas) or name in tables
         monotone &= len(known) == len(formulas) and not row["parts"] and all(f.is_monotone for f in known)
         below = dict(stacking.below[name])
-        rows.append(row | {"below": below, "table": tables.get(name, [])})
+        table = tuple(tables.get(name, ()))
+        first = named.setdefault(table, name)
+        rows.append(row | {"below": below, "table": [*table] if first == name else first if table else []})
     document: Json = {
         "symbols": _bounds(region),
         "anchor": dict(program.anchor),
@@ -98,7 +102,7 @@ def _piece(program: RegionProgram) -> Json:
 def _tables(program: RegionProgram, names: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of workspaces without a formula at every point; none in a large region."""
     ids = program.workspace_ids
-    if program.region.count > COVERED:
+    if program.region.count > ENUMERATED:
         return {}
     try:
         return program.workspace_sizes([name for name in names if name in ids])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from app.engine.core.program import Program
+from app.engine.planning.regions.bounded_outputs import BoundedOutput
 from app.engine.planning.regions.extents import Extents
 from app.engine.planning.regions.program import NOTHING, Build, RegionProgram, Seconds, region_program
 from app.engine.types.errors import CapacityError, EngineError, RegionError
@@ -51,11 +52,13 @@ class RegionPlan:
         pieces: disjoint parts of it, each with one plan.
         curve: times at corners and middles of the pieces, and at expected shapes; empty where the pieces were
             given.
+        outputs: those whose size a run finds out, by name.
     """
 
     region: Region
     pieces: tuple[RegionProgram, ...]
     curve: tuple[Sample, ...] = ()
+    outputs: Mapping[str, BoundedOutput] = field(default_factory=dict)
 
     def piece(self, point: Point) -> RegionProgram:
         """The program that serves a point of the region."""

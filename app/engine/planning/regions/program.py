@@ -7,7 +7,7 @@ say of themselves is asked at every point, so a program is made only where all o
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from app.engine.core.placement import OrderedBuffers
 from app.engine.core.plan import Choice, Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
+from app.engine.core.signature import signature
 from app.engine.cost.roofline import expected, key
 from app.engine.layouts.conversions import DOMAIN
 from app.engine.memory.stacked import Stacking, stacked
@@ -39,6 +40,7 @@ from app.kernels.cpu.runtime.parallel import Request
 
 NOTHING = MemoryConcessions()
 ROUNDS = 8  # of plans, each without the rows that some shape refuses
+ZEROS = itertools.repeat(0)
 COVERED = 1024  # points at which groups are lowered whose kernels have sizes as constants
 
 Build = Callable[[MemoryConcessions], Program]
@@ -221,7 +223,8 @@ class RegionProgram:
     def cover(self) -> None:
         """Find the kernels of every shape: a few rows write sizes into the text of theirs.
 
-        Only groups with several kernels or rows so far are lowered, at COVERED points evenly spaced.
+        Only groups with several kernels or rows so far are lowered, one of each kind, at COVERED points
+        evenly spaced.
         """
         plan = self._compilation.plan
         context = PlanningContext.of(self._compilation, plan.require("storage"))
@@ -230,10 +233,12 @@ class RegionProgram:
             for group, choice in plan.require("implementation").items()
             if len(self._kernels_by_group.get(group.name, ())) > 1 or self._alternatives.of(group)
         ]
+        kinds = self._kinds(several)
+        alone = [*{kinds[g]: (g, choice) for g, choice in several}.values()]
         count = self.region.count
-        for index in range(0, count, -(-count // COVERED)) if several else ():
+        for index in range(0, count, -(-count // COVERED)) if alone else ():
             self._resize(self.region.at(index))
-            for g, choice in several:
+            for g, choice in alone:
                 with contextlib.suppress(RowRefusedError):  # that point has a program of its own
                     fresh = _fresh(g)
                     self._count(g, self._choice(fresh, choice, context))
@@ -244,7 +249,7 @@ class RegionProgram:
         return frozenset(name for ids in self._workspaces.values() for name in ids)
 
     def workspace_sizes(self, names: Collection[str]) -> dict[str, list[int]]:
-        """Bytes of workspaces by id, at every point of the region in order; only their groups are lowered.
+        """Bytes of workspaces by id, at every point of the region in order; one group of a kind is lowered.
 
         Raises:
             RowRefusedError: no row computes its group somewhere.
@@ -253,21 +258,37 @@ class RegionProgram:
         context = PlanningContext.of(self._compilation, plan.require("storage"))
         found: dict[str, list[int]] = {name: [] for name in names}
         owners = [
-            (choice, group, self._workspaces[group.name])
+            (group, choice)
             for group, choice in plan.require("implementation").items()
             if not found.keys().isdisjoint(self._workspaces.get(group.name, ()))
         ]
+        kinds = self._kinds(owners)
         for point in self.region.points() if owners else ():
             self._resize(point)
-            for choice, g, ids in owners:
-                calls = self._choice(_fresh(g), choice, context).calls
-                spaces = {id(space): space for space in program.scratch(calls)}
-                for name, space in itertools.zip_longest(
-                    ids, [*spaces.values()][: len(ids)]
-                ):  # one row may need fewer
+            sizes: dict[Hashable, list[int]] = {}
+            for g, choice in owners:
+                if kinds[g] not in sizes:
+                    calls = self._choice(_fresh(g), choice, context).calls
+                    spaces = {id(space): space for space in program.scratch(calls)}.values()
+                    sizes[kinds[g]] = [s.nbytes * (threads if s.per_thread else 1) for s in spaces]
+                # One row may need fewer than another.
+                for name, taken in zip(self._workspaces[g.name], itertools.chain(sizes[kinds[g]], ZEROS)):
                     if name in found:
-                        taken = 0 if space is None else space.nbytes * (threads if space.per_thread else 1)
                         found[name].append(taken)
+        return found
+
+    def _kinds(self, groups: Sequence[tuple[Group, Choice]]) -> dict[Group, Hashable]:
+        """Keys of groups: those of one have the same rows, kernels and shapes at every sample so far."""
+        alike: dict[Group, list[str]] = {g: [] for g, _ in groups}
+        for point in self.region.samples() if groups else ():
+            self._resize(point)
+            for group, keys in alike.items():
+                keys.append(signature(_fresh(group)))
+        found: dict[Group, Hashable] = {}
+        for g, c in groups:
+            kernels = frozenset(self._kernels_by_group.get(g.name, ()))
+            rows = c.implementation.name, c.tuning, *self._alternatives.of(g)
+            found[g] = *alike[g], *rows, kernels
         return found
 
     def _count(self, group: Group, choice: Choice) -> None:

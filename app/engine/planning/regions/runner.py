@@ -9,6 +9,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall
 from app.engine.core.program import Program
+from app.engine.planning.regions.bounded_outputs import BoundedOutput
 from app.engine.planning.regions.memory import memory_formulas
 from app.engine.planning.regions.pieces import RegionPlan
 from app.engine.planning.regions.program import RegionProgram
@@ -100,7 +101,7 @@ class RegionRunner:
                 f"the arena takes {found.arena_bytes} byte at {dict(point)}, "
                 f"{self.arena_bytes} byte at the worst shape that is known"
             )
-        return Filled(self._bound(piece, found, around, Weights(block=TABLES)))
+        return Filled(self._bound(piece, found, around, Weights(block=TABLES)), self.plan.outputs)
 
     def _bound(
         self, piece: RegionProgram, program: Program, around: Surroundings, tables: Weights
@@ -130,14 +131,19 @@ class Filled:
     """A program at one point: rows of the compiled driver, and where inputs and outputs lie.
 
     It runs in the memory of its runner, so another program's run ends its outputs.
+
+    Args:
+        executor: of the program.
+        bounded: outputs whose size a run finds out, by name.
     """
 
     shares_memory = True
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, bounded: Mapping[str, BoundedOutput]) -> None:
         model = executor.program.compilation.graph
         self._inputs = {v.name or "": executor.array(v) for v in model.inputs}
         self._outputs = {v.name or "": executor.array(v) for v in model.outputs}
+        self._bounded = bounded
         self._segments = executor.segments
         self._memory = executor.surroundings()  # its rows have addresses, which keep nothing alive
         self._woken = executor.woken
@@ -175,7 +181,16 @@ class Filled:
 
     def peek(self) -> dict[str, object]:
         """The outputs where the program has them: the next run of any point overwrites them."""
-        return dict(self._outputs)
+        if not self._bounded:
+            return dict(self._outputs)
+        counts = {b.count for b in self._bounded.values()}
+        return {
+            name: self._bounded[name].taken(place, self._outputs[self._bounded[name].count])
+            if name in self._bounded
+            else place
+            for name, place in self._outputs.items()
+            if name not in counts
+        }
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """Copies of the outputs for these inputs."""

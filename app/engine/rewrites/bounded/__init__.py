@@ -1,10 +1,21 @@
 """Rules that give values of unknown size a place: as prefixes of values whose size bounds theirs.
 
-Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape or Slice make a value whose size a run
-finds out, and operators read it, it becomes a prefix (see `prefix`); outputs of the graph too where the
-program leaves as a library, which has no other memory for them. What reads prefixes computes with their
-wholes and leaves prefixes again, so all of it has places in the arena and compiled kernels. Outputs of the
-graph and operands of operators without a rule are taken off the wholes at the end.
+    readers = [use.node for v in _dynamic(node) for use in v.uses()]
+    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers) and node.op_type != "Loop":
+        return None  # of a loop the turns run in the compiled driver, whoever reads their stacks
+    return _bounded(node)
+
+
+def bound_output(node: ir.Node) -> Replacement | None:
+    """An output of the graph whose size a run finds out is a prefix: its whole has a place in memory."""
+    return _bounded(node) if any(v.is_graph_output() for v in _dynamic(node)) else None
+
+
+def _dynamic(node: ir.Node) -> list[ir.Value]:
+    return [v for v in node.outputs if v.shape is not None and graph.is_dynamic(v)]
+
+
+def _bounded(node: ir.Node) -> Replacement | None:
 """
 
 from collections.abc import Callable
@@ -15,7 +26,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.rewriter import Replacement, RewriteRule, sole_reader
 from app.engine.operators.tables import elementwise
-from app.engine.rewrites.bounded import computing, movement
+from app.engine.rewrites.bounded import computing, growing, movement
 from app.engine.rewrites.bounded.movement import Results
 from app.engine.rewrites.bounded.prefix import Nodes, Prefix, prefix_of
 
@@ -25,10 +36,12 @@ _BUILDS: dict[str, Callable[[Nodes, ir.Node], Results]] = {
     **dict.fromkeys((op for op in _ELEMENTWISE if op != "Dropout"), computing.elementwise),
     **dict.fromkeys(computing.REDUCTIONS, computing.reduction),
     **dict.fromkeys(("ArgMax", "ArgMin"), computing.extremum),
+    **dict.fromkeys(computing.SLICEWISE, computing.by_slice),
     "Transpose": movement.transpose,
     "Unsqueeze": movement.unsqueeze,
     "Squeeze": movement.squeeze,
     "Reshape": movement.reshape,
+    "Flatten": movement.flatten,
     "Shape": movement.shape,
     "Size": movement.size,
     "Gather": movement.gather,
@@ -43,7 +56,9 @@ _SOURCES: dict[str, Callable[[Nodes, ir.Node], Results]] = {
     "NonMaxSuppression": computing.suppress,
     "TopK": computing.top,
     "ConstantOfShape": computing.full,
+    "Range": computing.numbers,
     "Slice": movement.cut,
+    "Loop": growing.loop,
 }
 
 
@@ -56,6 +71,7 @@ def of_prefixes(node: ir.Node) -> Replacement | None:
 
 def bound_size(node: ir.Node) -> Replacement | None:
     """A value whose size a run finds out is a prefix, where an operator that can do with one reads it."""
+<<<<<<< HEAD
     readers = [use.node for v in _dynamic(node) for use in v.uses()]
     if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers):
         return None
@@ -72,6 +88,12 @@ def _dynamic(node: ir.Node) -> list[ir.Value]:
 
 
 def _bounded(node: ir.Node) -> Replacement | None:
+=======
+    dynamic = [v for v in node.outputs if v.shape is not None and graph.is_dynamic(v)]
+    readers = [use.node for v in dynamic for use in v.uses()]
+    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers) and node.op_type != "Loop":
+        return None  # of a loop the turns run in the compiled driver, whoever reads their stacks
+>>>>>>> regions
     if any(prefix_of(v) is not None for v in node.inputs):
         return None
     return _replaced(node, _SOURCES[node.op_type])
@@ -172,6 +194,11 @@ def _is_unfit(member: ir.Node) -> bool:
         return True
     around = (v for v in member.inputs if v is not None and v.graph is not member.graph)
     return any(graph.is_dynamic(v) and prefix_of(v) is None for v in around)
+
+
+def rows_of_outputs(backend: str) -> tuple[RewriteRule, ...]:
+    """The rules that regions of shapes have besides, for targets of a backend."""
+    return (RewriteRule(bound_output, tuple(_SOURCES), nested=False, backends=(backend,)),)
 
 
 def rows(backend: str) -> tuple[RewriteRule, ...]:

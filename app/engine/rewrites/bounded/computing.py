@@ -8,6 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.cost.roofline import arithmetic
+from app.engine.operators.independent_rows import SAME, MixedRowsError, axis_of_rows
 from app.engine.rewrites.bounded.movement import Results
 from app.engine.rewrites.bounded.prefix import (
     COMPRESS,
@@ -20,6 +22,17 @@ from app.engine.rewrites.bounded.prefix import (
     prefix_of,
     upper_bound,
 )
+
+FEW = 1024  # boxes of a class
+HEAVIEST = 2.0**28  # flop of a whole: of more, a run may need so few that it is faster on what it has
+# Operators of `app.engine.operators.independent_rows` that compute slices one by one.
+SLICEWISE = (
+    *("MatMul", "Gemm", "Conv", "ConvTranspose", "Softmax", "LogSoftmax", "Hardmax", "LayerNormalization"),
+    *("RMSNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization", "LRN"),
+    *("AveragePool", "MaxPool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"),
+    *("CumSum", "Pad", "Resize", "DepthToSpace", "SpaceToDepth", "LpNormalization"),
+)
+_SIZED = "Pad", "Resize", "CumSum"
 
 
 def elementwise(n: Nodes, node: ir.Node) -> Results:
@@ -44,6 +57,35 @@ def elementwise(n: Nodes, node: ir.Node) -> Results:
         return None
     (whole,) = n.like(node, wholes, [shape])
     return [Prefix(whole, len(shape) - last, given[0].count)]
+
+
+def by_slice(n: Nodes, node: ir.Node) -> Results:
+    """An operator that computes the slices along the axis of the prefix one by one."""
+    parts = [prefix_of(v) for v in node.inputs]
+    given = [p for p in parts if p is not None]
+    others = [v for v, p in zip(node.inputs, parts) if v is not None and p is None]
+    stated = node.outputs[0].shape
+    if stated is None or any(graph.shape(v) is None for v in others) or any(v.name for v in node.outputs[1:]):
+        return None
+    if node.op_type in _SIZED and not all(map(graph.is_constant, others)):
+        return None  # a number of slices may be among its sizes
+    open_ = [axis for axis, extent in enumerate(stated) if not isinstance(extent, int)]
+    if len(open_) != 1 or any(p.count is not given[0].count for p in given):
+        return None
+    bound = min(p.bound for p in given)
+    shorter = {id(p): n.shortened(p, bound) for p in given}
+    wholes = [v if p is None else shorter[id(p)].whole for v, p in zip(node.inputs, parts)]
+    shape = tuple(bound if axis == open_[0] else int(extent) for axis, extent in enumerate(stated))  # type: ignore[arg-type]
+    if not fits(shape, graph.dtype(node.outputs[0])):
+        return None
+    whole, *_ = n.like(node, wholes, [shape] * len(node.outputs))
+    try:
+        axis = axis_of_rows(n.made[-1], [SAME if p is None else p.axis for p in parts])
+    except MixedRowsError:
+        return None
+    if axis != open_[0] or arithmetic(n.made[-1]) > HEAVIEST:
+        return None
+    return [Prefix(whole, axis, given[0].count), *node.outputs[1:]]
 
 
 def _least(dtype: np.dtype[Any]) -> Any:
@@ -156,6 +198,22 @@ def full(n: Nodes, node: ir.Node) -> Results:
     return [Prefix(whole, 0, n.clamped(length, bound))]
 
 
+def numbers(n: Nodes, node: ir.Node) -> Results:
+    """Range in steps of 1 up to a number that only a run tells."""
+    start, delta = (graph.constant(graph.input_at(node, i)) for i in (0, 2))
+    limit, kind = graph.operand(node, 1), graph.dtype(node.outputs[0])
+    most = upper_bound(limit)
+    if start is None or delta is None or delta.item() != 1 or most is None or kind != np.int64:
+        return None
+    bound = most - int(start.item())
+    if graph.is_constant(limit) or not fits((bound,), kind):
+        return None
+    count = n("Reshape", [limit, n.constant([1])], ir.DataType.INT64, (1,))
+    if start.item():
+        count = n.number("Sub", count, n.constant([start.item()]))
+    return [Prefix(n.constant(np.arange(bound) + start.item()), 0, n.clamped(count, bound))]
+
+
 def nonzero(n: Nodes, node: ir.Node) -> Results:
     """Indices of what is not zero, those that are as many as there are elements."""
     of, x = prefix_of(node.inputs[0]), graph.operand(node, 0)
@@ -227,7 +285,9 @@ def suppress(n: Nodes, node: ir.Node) -> Results:
         return None
     batch, classes, size = shape
     most = upper_bound(graph.input_at(node, 2))
-    taken = batch * classes * (size if most is None else min(max(most, 0), size))
+    if most is None or most > FEW:  # few are the same bound whatever the size, which may be a symbol
+        most = size if most is None else min(most, size)
+    taken = batch * classes * max(most, 0)
     if graph.input_at(node, 2) is None or not fits((taken, 3), np.dtype(np.int64)):
         return None
     if parts[0] is None:

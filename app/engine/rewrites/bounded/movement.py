@@ -58,10 +58,11 @@ def squeeze(n: Nodes, node: ir.Node) -> Results:
 
 def reshape(n: Nodes, node: ir.Node) -> Results:
     """Another shape that leaves the elements of the prefix in front."""
-    of, wanted = prefix_of(node.inputs[0]), graph.constant(graph.input_at(node, 1))
+    of = prefix_of(node.inputs[0])
+    wanted = None if of is None else _wanted(graph.input_at(node, 1), of)
     if of is None or wanted is None or graph.attribute(node, "allowzero", 0):
         return None
-    target = _target([int(d) for d in wanted], of)
+    target = _target(wanted, of)
     if target is None:
         return None
     axis, rest = target
@@ -76,6 +77,54 @@ def reshape(n: Nodes, node: ir.Node) -> Results:
     else:
         return None
     return [Prefix(n.reshaped(of.whole, (*rest[:axis], bound, *rest[axis:])), axis, count)]
+
+
+def _wanted(shape: ir.Value | None, of: Prefix) -> list[int] | None:
+    """Numbers of a shape, -1 in the place of the count of a prefix; None where they are not known."""
+    fixed = graph.constant(shape)
+    if fixed is not None:
+        return [int(d) for d in fixed.reshape(-1)]
+    parts = None if shape is None else shape.producer()
+    if parts is None or parts.op_type != "Concat":
+        return None
+    found: list[int] = []
+    for part in parts.inputs:
+        numbers = [-1] if _is_count(part, of) else graph.constant(part)
+        if numbers is None:
+            return None
+        found += [int(d) for d in numbers]
+    if found.count(-1) == 2 and of.axis == 0 and _is_count(parts.inputs[0], of):
+        found[0] = 0  # the extent of the operand, and the one that is left
+    return found if found.count(-1) <= 1 else None
+
+
+def _is_count(value: ir.Value | None, of: Prefix, depth: int = 4) -> bool:
+    """True if a value is the count of a prefix, alone or taken out of its shape."""
+    if value is of.count or value is None or depth == 0:
+        return value is of.count
+    node = value.producer()
+    if node is None or node.domain:
+        return False
+    if node.op_type in ("Unsqueeze", "Squeeze", "Reshape", "Identity") and graph.elements(value) == 1:
+        return _is_count(node.inputs[0], of, depth - 1)
+    place = graph.constant(graph.input_at(node, 1))
+    whole = None if node.inputs[0] is None else node.inputs[0].producer()
+    if node.op_type != "Gather" or place is None or place.size != 1 or whole is None:
+        return False
+    at = int(place.item())
+    extents = [graph.shape(v) if v is not None else None for v in whole.inputs]
+    if whole.op_type != "Concat" or at < 0 or None in extents:
+        return False
+    pieces = [v for v, s in zip(whole.inputs, extents) if s for _ in range(s[0])]
+    return at < len(pieces) and pieces[at] is of.count
+
+
+def flatten(n: Nodes, node: ir.Node) -> Results:
+    """The slices of the prefix as rows of a matrix."""
+    of = prefix_of(node.inputs[0])
+    if of is None or of.axis or graph.attribute(node, "axis", 1) != 1:
+        return None
+    return [Prefix(n.reshaped(of.whole, (of.bound, math.prod(of.shape[1:]))), 0, of.count)]
 
 
 def _target(wanted: Sequence[int], of: Prefix) -> tuple[int, list[int]] | None:
@@ -125,7 +174,7 @@ def size(n: Nodes, node: ir.Node) -> Results:
     if of is None:
         return None
     others = n.constant([math.prod(of.shape) // of.bound])
-    total = n.number("Mul", of.count, others)
+    total = n.counted(n.number("Mul", of.count, others), math.prod(of.shape))
     return [n("Squeeze", [total, n.constant([0])], ir.DataType.INT64, ())]
 
 

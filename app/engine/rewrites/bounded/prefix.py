@@ -62,9 +62,9 @@ def prefix_of(value: ir.Value | None) -> Prefix | None:
 class Nodes:
     """New nodes in the place of one, in order, with the types of their results."""
 
-    def __init__(self, node: ir.Node) -> None:
+    def __init__(self, node: ir.Node, suffix: str = "") -> None:
         self.made: list[ir.Node] = []
-        self._name = node.outputs[0].name or node.name or node.op_type
+        self._name = (next((v.name for v in node.outputs if v.name), node.name) or node.op_type) + suffix
 
     def __call__(
         self,
@@ -116,6 +116,11 @@ class Nodes:
         self.made.append(node)
         node.outputs[0].type = of.whole.type
         return node.outputs[0]
+
+    def state(self, name: str, dtype: ir.DataType | None, shape: Shape) -> ir.Value:
+        """An input of a body."""
+        kind = None if dtype is None else ir.TensorType(dtype)
+        return ir.Value(name=f"{self._name}.{name}", type=kind, shape=ir.Shape(shape))
 
     def constant(self, array: Any, dtype: Any = np.int64) -> ir.Value:
         """A constant."""

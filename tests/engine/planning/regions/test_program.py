@@ -65,6 +65,27 @@ def test_the_peak_by_formula_is_that_of_the_plan(seed: int, tmp_path: Path) -> N
         peak_at(document, {name: (99, *dims[1:]) for name, dims in shapes.items()})
 
 
+def test_workspaces_without_a_formula_have_a_table_of_all_shapes_of_a_large_region(tmp_path: Path) -> None:
+    """Equal layers share it, and one of them is lowered."""
+    rng = np.random.default_rng(0)
+    found = Network("float[n, l, 96] x", {"x": ["n<=4", "l<=320", 96]})
+    x = "x"
+    for _ in range(3):
+        x = found.add(f"Tanh ({found.add(f'MatMul ({x}, {found.weight(96, 96, rng=rng)})')})")
+    found.outputs = [x]
+    program = planned(found.save(tmp_path / "net.onnx"), found.spelled)
+    document = json.loads(json.dumps(memory_formulas(program)))
+    (piece,) = document["pieces"]
+    tables = [row["table"] for row in piece["buffers"] if row["table"]]
+    shared = [table for table in tables if isinstance(table, str)]
+    assert shared
+    assert len(tables) > len(shared)
+    assert piece["exact"]
+    for point in (*points_of(program, 12, rng), {"n": 2, "l": 50}, {"n": 1, "l": 110}):
+        peak = peak_at(document, program.region.shapes(point))
+        assert peak == (program.at(point).arena_bytes, True), point
+
+
 def test_shapes_share_one_memory_and_one_copy_of_the_weights(tmp_path: Path, compiler: Compiler) -> None:
     found = images(np.random.default_rng(0), 14)
     path = found.save(tmp_path / "net.onnx")

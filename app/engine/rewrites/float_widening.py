@@ -6,7 +6,7 @@ caches, tables that are gathered from. A value is rounded where the graph gives 
 Cast; in between it is not, which is what onnxruntime does too, but for the operators that it has in 16 bits.
 
 Converters put casts around operators that they leave in float32, such as Resize, and models around their
-norms: 16 bits, float32, the same 16 bits. These are operators in 16 bits as any other, and not rounded either.
+norms: 16 bits, float32, the same 16 bits. These are operators in 16 bits too, and are not rounded either.
 """
 
 import math

@@ -133,7 +133,7 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
     return (array * (1.0 + rng.uniform(-NUDGE, NUDGE, array.shape))).astype(array.dtype)
 
 
-_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_ROUNDOFF = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 2.0**-8}
 UNCERTAIN = 1e-2  # of an output's maximum; an oracle that is farther from itself counts as this far
 
 
@@ -143,7 +143,7 @@ def roundoff(expected: Mapping[str, object]) -> dict[str, float]:
     Two sums that are as near to the true one as float32 brings them may be rounded to neighbors.
     """
     kinds = {name: np.asarray(array).dtype for name, array in expected.items()}
-    return {name: float(ml_dtypes.finfo(kind).eps) / 2 for name, kind in kinds.items() if kind in _HALVES}
+    return {name: _ROUNDOFF[kind] for name, kind in kinds.items() if kind in _ROUNDOFF}
 
 
 def uncertainty(path: Path, inputs: Mapping[str, object], expected: Mapping[str, object]) -> dict[str, float]:

@@ -4,13 +4,14 @@ Vision transformers keep tokens, [n, pixels, c], and convolve them now and then 
 a Transpose to [n, c, pixels] and a Reshape to [n, c, h, w], and back again. With the Reshape on the side of
 the tokens, where it moves nothing, the Transpose is the one between channels last and first: kernels over
 blocks of channels read or write through it, and those with channels last need neither. What is computed of
-every token by itself is computed of the image, so that it joins the convolution.
+every token by itself stays behind them: an activation such as Gelu takes longer row by row of a depthwise
+convolution than of all tokens at once.
 """
 
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, RewriteRule, reshape, sole_reader, value_like
+from app.engine.core.rewriter import Replacement, RewriteRule, reshape, sole_reader
 from app.engine.operators.operands import data
 from app.engine.operators.tables.elementwise import OPERATORS
 from app.engine.rewrites.transpose_sinking import permutation, transpose
@@ -53,25 +54,6 @@ def transpose_before_shape(node: ir.Node) -> Replacement | None:
     return Replacement(new.outputs, [last, new])
 
 
-def compute_on_image(node: ir.Node) -> Replacement | None:
-    """Elementwise(tokens of an image, numbers) = tokens of Elementwise(image, numbers)."""
-    given = [v for v in node.inputs if v is not None and not _is_number(v)]
-    images = {v: image for v in given if (image := _image_of(v)) is not None}
-    if not given or len(images) < len(set(given)) or len(node.outputs) > 1:
-        return None
-    (result,) = node.outputs
-    shape, *different = {graph.static_shape(image) for image in images.values()}
-    if different or not all(reader.op_type in POINTWISE for v in images for reader in v.consumers()):
-        return None
-    made = value_like(result, f"{result.name}.image")
-    made.shape = ir.Shape(shape)
-    inputs = [v if v is None else images.get(v, v) for v in node.inputs]
-    new = ir.Node("", node.op_type, inputs, list(node.attributes.values()), outputs=[made])
-    last = transpose(made, TO_TOKENS, f"{result.name}.last")
-    tokens = reshape(last.outputs[0], graph.static_shape(result), f"{result.name}.tokens")
-    return Replacement(tokens.outputs, [new, last, tokens])
-
-
 def _is_image(shape: tuple[int, ...], channels: ir.Value) -> bool:
     """True if a shape is [n, c, h, w] where that of `channels` is [n, c, h w], and has elements."""
     flat = graph.shape(channels)
@@ -84,29 +66,10 @@ def _is_convolved(image: ir.Value) -> bool:
     return producer is not None and producer.op_type in CONVOLVING | POINTWISE
 
 
-def _is_number(value: ir.Value) -> bool:
-    return graph.is_constant(value) and graph.elements(value) == 1
-
-
-def _image_of(tokens: ir.Value) -> ir.Value | None:
-    """The image that tokens are made of, as `transpose_before_shape` leaves them; None for other values."""
-    shaped = tokens.producer()
-    if shaped is None or shaped.op_type != "Reshape" or len(graph.shape(tokens) or ()) != 3:
-        return None
-    last = data(shaped)
-    swap = last.producer()
-    if swap is None or permutation(swap) != TO_TOKENS or sole_reader(last) is not shaped:
-        return None
-    n, h, w, c = graph.static_shape(last)
-    image = data(swap)
-    return image if graph.shape(tokens) == (n, h * w, c) and _is_convolved(image) else None
-
-
 REWRITES = tuple(
     RewriteRule(rule, ops, nested=False, backends=("numba-cpu",), by_extents=True)
     for rule, ops in (
         (shape_before_transpose, ("Reshape",)),
         (transpose_before_shape, ("Transpose",)),
-        (compute_on_image, tuple(sorted(POINTWISE))),
     )
 )

@@ -354,10 +354,12 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
     """Candidates of every group of known shapes whose inputs may hold anything.
 
     Implementations over channels last are left out where the prediction takes another layout, unless they
-    are as fast: all images have such implementations, and blocks are faster for most.
+    are as fast, or spare transposes that would take the difference: all images have such implementations,
+    and blocks are faster for most.
     """
     partition = compilation.plan.require("partition")
     taken = choose(compilation, replace(context, timings={})).required_layouts
+    spared = _spared_by_last(compilation, context)
     found = []
     for group in compilation.plan.groups:
         if group.op == SUBGRAPH:  # see `app.engine.planning.backend_assignment`
@@ -374,11 +376,29 @@ def _predicted(compilation: Compilation, context: PlanningContext) -> list[_Cand
         if not _lies_last(taken[group]):
             others = {c: s for c, s in seconds.items() if not _lies_last(c.required_layouts(group, context))}
             limit = LAST_FACTOR * min(others.values(), default=0.0)
+            limit += sum(spared.get(v, 0.0) for v in (*group.inputs, *group.outputs))
             near = {c: s for c, s in seconds.items() if s <= limit and not c.views(group, context)}
             seconds = {**others, **near}
         if seconds:
             found.append(_Candidates(group, context, seconds, taken[group]))
     return found
+
+
+def _spared_by_last(compilation: Compilation, context: PlanningContext) -> dict[ir.Value, float]:
+    """Seconds of the transposes that move nothing where a value lies with channels last, by that value."""
+    partition = compilation.plan.require("partition")
+    spared: dict[ir.Value, float] = {}
+    for group in compilation.plan.groups:
+        if group.op != "Transpose" or not _is_measurable(group):
+            continue
+        able = compilation.registry.candidates(group.op, (partition[group.anchor].backend,))
+        rows = [c for c in able if c.op != "*" and c.rejection_reason(group, context) is None]
+        views = [c for c in rows if c.views(group, context)]
+        moving = [expected(c, group, context) for c in rows if c not in views]
+        for layouts in (c.required_layouts(group, context) for c in views):
+            if _lies_last(layouts):
+                spared.update(dict.fromkeys(layouts, min(moving, default=0.0)))
+    return spared
 
 
 def _conversions(

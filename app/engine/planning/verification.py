@@ -113,14 +113,19 @@ class Verification:
                 found = {place: allowing(differences, spread) for place, differences in found.items()}
                 optimized = {place for place, told in runtimes.items() if told["name"] == "onnxruntime"}
                 uncertain = {place for place in optimized if not all(d.ok for d in found[place])}
-            if uncertain and expected.oracle.name == "onnxruntime":
-                uncertainty = oracles.uncertainty(self.path, self.inputs, expected.outputs)
+            if uncertain:
+                uncertainty = self._uncertainty(expected)
                 found |= {place: allowing(found[place], uncertainty) for place in uncertain}
         self._uncertain = spread or uncertainty
         check(found[OUTPUTS])
         for place, export in exports.items():
             _check_export(export, found[place])
         return _told(expected.oracle, found, runtimes, unverified, spread, uncertainty)
+
+    def _uncertainty(self, expected: _Expected) -> dict[str, float]:
+        if expected.oracle.name != "onnxruntime":
+            return oracles.roundoff(expected.outputs)
+        return oracles.uncertainty(self.path, self.inputs, expected.outputs)
 
     def _compare_exports(
         self,

@@ -4,6 +4,9 @@ CPUs convert float16 and bfloat16 as they load and store, and compute in float32
 computes becomes a float32, and 16 bits stay where elements only move: inputs and outputs of the graph,
 caches, tables that are gathered from. A value is rounded where the graph gives it out, or says so with a
 Cast; in between it is not, which is what onnxruntime does too, but for the operators that it has in 16 bits.
+
+Converters put casts around operators that they leave in float32, such as Resize, and models around their
+norms: 16 bits, float32, the same 16 bits. These are operators in 16 bits too, and are not rounded either.
 """
 
 import math
@@ -45,12 +48,17 @@ def widen(model: ir.Model) -> Counter[str]:
 
 
 class _Widening:
-    """A graph whose values change type; `_stated` are the types that widened ones had."""
+    """A graph whose values change type.
+
+    `_stated` are the types that widened values had. `_origins` are, of values in float32, the 16-bit types
+    from which alone, and from constants, nodes of the graph compute them.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
         self._opsets: Mapping[str, int] = model.opset_imports
         self._stated: dict[ir.Value, ir.DataType] = {}
+        self._origins: dict[ir.Value, ir.DataType] = {}
         self._cast: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
 
     def widen(self) -> Counter[str]:
@@ -61,6 +69,7 @@ class _Widening:
             elif self._computes(node):
                 count += self._change(node)
             else:
+                self._follow_origin(node)
                 self._restore(node)
         for value in dict.fromkeys(self._graph.outputs):
             if value in self._stated:
@@ -110,19 +119,54 @@ class _Widening:
         reads = {v: self._as(v, self._stated[v]) for v in graph.reads(node) if v in self._stated}
         replace_inputs(node, reads)
 
+    def _follow_origin(self, node: ir.Node) -> None:
+        """Note the results in float32 that a node computes from values of one origin."""
+        read = [v for v in node.inputs if v is not None and not graph.is_constant(v) and _is_wide(v)]
+        kinds = {self._origins.get(v) for v in read}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is not None and not graph.bodies(node):
+            self._origins.update((v, kind) for v in node.outputs if v.name and _is_wide(v))
+
     def _keep_rounding(self, node: ir.Node) -> None:
-        """Leave a cast to 16 bits as it is, unless its operand had that type before."""
+        """Leave a cast to 16 bits as it is, unless its operand has, or is computed from, that type."""
         value, made = graph.operand(node, 0), node.outputs[0]
         kind = made.dtype
         if kind not in HALVES:
+            origin = self._stated.get(value, value.dtype) if _is_typed(value) else None
+            origin = self._origins.get(value, origin)
+            if origin in HALVES and _is_wide(made):
+                self._origins[made] = origin
             return
         if node.op_type == "CastLike":
             node.resize_inputs(1)
             node.op_type = "Cast"
-        same = self._stated.get(value) == kind
+        same = self._stated.get(value) == kind or (
+            self._origins.get(value) == kind and self._is_computed_with(made)
+        )
         if same:
             self._state(made, kind)
         node.attributes["to"] = ir.AttrInt64("to", int(WIDE if same else kind))
+
+    def _is_computed_with(self, value: ir.Value) -> bool:
+        """True if a node computes with a value of 16 bits, moved or not."""
+        seen = {value}
+        pending = [value]
+        while pending:
+            for reader in pending.pop().consumers():
+                if (
+                    reader.op_type in ("Cast", "CastLike")
+                    or reader.op_type in BITWISE
+                    or graph.bodies(reader)
+                ):
+                    continue
+                moved = [v for v in reader.outputs if _is_typed(v) and v.dtype in HALVES]
+                if reader.op_type not in MOVING or reader.domain:
+                    if result_follows(reader, self._opsets, HALVES):
+                        return True
+                else:
+                    pending += [v for v in moved if v not in seen]
+                    seen.update(moved)
+        return False
 
     def _give_out(self, value: ir.Value) -> None:
         """Return a widened value in its type, under its name."""
@@ -157,6 +201,10 @@ class _Widening:
 def _is_typed(value: ir.Value) -> bool:
     """True of a tensor of known type."""
     return not graph.is_composite(value) and value.dtype not in (None, ir.DataType.UNDEFINED)
+
+
+def _is_wide(value: ir.Value) -> bool:
+    return _is_typed(value) and value.dtype == WIDE
 
 
 def _elements(value: ir.Value) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -132,19 +133,31 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
     return (array * (1.0 + rng.uniform(-NUDGE, NUDGE, array.shape))).astype(array.dtype)
 
 
+_ROUNDOFF = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 2.0**-8}
 UNCERTAIN = 1e-2  # of an output's maximum; an oracle that is farther from itself counts as this far
+
+
+def roundoff(expected: Mapping[str, object]) -> dict[str, float]:
+    """By output in 16 bits, half a step of its type at a power of two, as a fraction of that.
+
+    Two sums that are as near to the true one as float32 brings them may be rounded to neighbors.
+    """
+    kinds = {name: np.asarray(array).dtype for name, array in expected.items()}
+    return {name: _ROUNDOFF[kind] for name, kind in kinds.items() if kind in _ROUNDOFF}
 
 
 def uncertainty(path: Path, inputs: Mapping[str, object], expected: Mapping[str, object]) -> dict[str, float]:
     """By output, the difference that onnxruntime's own optimizations make, as a fraction of its maximum.
 
-    `expected` is what it computes without them. UNCERTAIN at most; none where nothing tells by how much.
+    `expected` is what it computes without them. UNCERTAIN at most, the `roundoff` of its type at least; none
+    of other types where nothing tells by how much.
     """
+    least = roundoff(expected)
     try:
         rows = compare(expected, runtime(path, threads=1, optimized=True)(inputs), 0.0)
     except Exception:  # onnxruntime raises many types, and any of them means that nothing was measured
-        return {}
-    return {row.name: min(row.max_rel, UNCERTAIN) for row in rows}
+        return least
+    return {row.name: max(min(row.max_rel, UNCERTAIN), least.get(row.name, 0.0)) for row in rows}
 
 
 def original(

@@ -233,3 +233,39 @@ def test_groups_whose_inputs_are_8_bits_are_measured_and_those_of_indices_are_no
     rows = {row.name for group, row in found if group.op != "ChangeLayout"}
     assert {"conv_integer.pairs", "conv_integer.winograd_f2"} <= rows
     assert not any(name.startswith("gather") for name in rows)
+
+
+def test_channels_last_is_measured_where_it_may_spare_transposes(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[1, 28, 28, 64] x) => (float[1, 28, 28, 64] y) {
+        i = Transpose <perm = [0, 3, 1, 2]> (x)
+        c = Conv <group = 64, pads = [1, 1, 1, 1]> (i, w)
+        y = Transpose <perm = [0, 2, 3, 1]> (c)
+    }"""
+    path = tmp_path / "tokens.onnx"
+    weights = np.random.default_rng(0).standard_normal((64, 1, 3, 3), np.float32)
+    onnx.save(ir.to_proto(model_of(text, {"w": weights})), path)
+    loaded = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+    compilation = session.planned(loaded, OPTIONS).compilation
+    context = PlanningContext.of(compilation)
+    convolution = next(g for g in compilation.plan.groups if g.op == "Conv")
+    spared = autotune._spared_by_last(compilation, context)
+    assert set(spared) == {convolution.inputs[0], convolution.outputs[0]}
+    assert all(seconds > 0 for seconds in spared.values())
+    found = next(c for c in autotune._predicted(compilation, context) if c.group is convolution)
+    assert "conv.depthwise_last" in {row.name for row in found.seconds}
+
+
+def test_channels_last_is_not_measured_where_it_spares_nothing_and_takes_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilation, context = strided(tmp_path)
+    convolution = next(g for g in compilation.plan.groups if g.op == "Conv")
+
+    def measured() -> set[str]:
+        found = next(c for c in autotune._predicted(compilation, context) if c.group is convolution)
+        return {row.name for row in found.seconds}
+
+    assert "conv.last" not in measured()
+    monkeypatch.setattr(autotune, "_spared_by_last", lambda *_: {convolution.inputs[0]: math.inf})
+    assert "conv.last" in measured()

@@ -10,11 +10,12 @@ from app.engine.entry.optimize import optimize
 from app.engine.model.load import load
 from app.engine.report.onnx import export
 from app.engine.runtime import oracle
-from app.engine.runtime.oracle import runtime, uncertainty
+from app.engine.runtime.oracle import roundoff, runtime, uncertainty
 from app.engine.types.errors import NumericsError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine import canonical
 from tests.engine.types.test_precision import saved
 
 Json = dict[str, Any]
@@ -110,3 +111,18 @@ def test_the_uncertainty_is_what_optimizations_of_the_oracle_move_outputs_by(tmp
     assert uncertainty(path, inputs, {"y": plain.astype(np.float32)}) == {"y": pytest.approx(expected)}
     beyond = uncertainty(path, inputs, {"y": np.zeros_like(plain, np.float32)})
     assert beyond == {"y": oracle.UNCERTAIN}
+
+
+def test_an_output_in_16_bits_may_be_rounded_to_the_neighbor(tmp_path: Path) -> None:
+    """onnxruntime sums float16 in float32 with and without optimizations, in one order: it never differs."""
+    text = """<ir_version: 10, opset_import: ["": 17]>
+        g (float16[1,16,32,32] x) => (float16[1,8,32,32] y) { y = Conv<pads = [1,1,1,1]>(x, w) }"""
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(s).astype(np.float16) for s in ((1, 16, 32, 32), (8, 16, 3, 3)))
+    path = canonical.saved(text, tmp_path, {"w": w})
+    y = np.asarray(runtime(path, threads=1, optimized=False)({"x": x})["y"])
+    allowed = 2 * uncertainty(path, {"x": x}, {"y": y})["y"]
+    assert allowed == pytest.approx(2.0**-10)
+    neighbor = np.nextafter(y.max(), np.float16(0))
+    assert 0 < float(y.max() - neighbor) / float(y.max()) <= allowed
+    assert roundoff({"y": y.astype(np.float32)}) == {}

@@ -154,3 +154,31 @@ def test_a_network_runs_on_own_kernels_and_is_rounded_once(
     expected = found["float"].astype(np.float64)
     unit = float(ml_dtypes.finfo(KINDS[kind]).eps)
     np.testing.assert_allclose(found["half"].astype(np.float64), expected, rtol=0.51 * unit, atol=1e-6)
+
+
+ISLAND = """g (half[1,2,3,3] x) => (half[1,2,6,6] y)
+    { r = Relu(x) w = Cast<to = 1>(r)
+      s = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>() e = Resize<mode = "linear">(w, , s)
+      h = Cast<to = TO>(e) y = Exp(h) }"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_operator_in_float32_between_casts_is_not_rounded(kind: str, tmp_path: Path) -> None:
+    """Converters leave Resize in float32; its result has the type of its operand again."""
+    text = ISLAND.replace("TO", str(int(ir.DataType[kind.upper()])))
+    graph = canonical(typed(text, tmp_path, kind)).graph
+    assert operators(graph) == ["Cast", "Relu", "Resize", "Exp", "Cast"]
+
+
+def test_a_cast_to_other_16_bits_rounds(tmp_path: Path) -> None:
+    text = ISLAND.replace("TO", str(int(ir.DataType.BFLOAT16))).replace(
+        "half[1,2,6,6] y", "bfloat16[1,2,6,6] y"
+    )
+    assert operators(canonical(typed(text, tmp_path)).graph).count("Cast") > 2
+
+
+def test_a_cast_of_what_float32_operands_decide_too_rounds(tmp_path: Path) -> None:
+    text = """g (half[4] x, float[4] z) => (half[4] y)
+        { r = Relu(x) w = Cast<to = 1>(r) p = Mul(w, z) h = Cast<to = 10>(p) y = Exp(h) }"""
+    kinds = [n.outputs[0].dtype for n in canonical(typed(text, tmp_path)).graph if n.op_type == "Cast"]
+    assert kinds.count(ir.DataType.FLOAT16) == 2  # p, and y

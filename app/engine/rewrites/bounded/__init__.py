@@ -1,21 +1,11 @@
 """Rules that give values of unknown size a place: as prefixes of values whose size bounds theirs.
 
-    readers = [use.node for v in _dynamic(node) for use in v.uses()]
-    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers) and node.op_type != "Loop":
-        return None  # of a loop the turns run in the compiled driver, whoever reads their stacks
-    return _bounded(node)
-
-
-def bound_output(node: ir.Node) -> Replacement | None:
-    """An output of the graph whose size a run finds out is a prefix: its whole has a place in memory."""
-    return _bounded(node) if any(v.is_graph_output() for v in _dynamic(node)) else None
-
-
-def _dynamic(node: ir.Node) -> list[ir.Value]:
-    return [v for v in node.outputs if v.shape is not None and graph.is_dynamic(v)]
-
-
-def _bounded(node: ir.Node) -> Replacement | None:
+Where NonZero, Compress, NonMaxSuppression, TopK, ConstantOfShape, Range, Slice or Loop make a value whose
+size a run finds out, and operators read it, it becomes a prefix (see `prefix`); outputs of the graph too in
+libraries, which have no other memory for them, and in regions of shapes, which have formulas of the whole.
+What reads prefixes computes with wholes and leaves prefixes again, so all of it has places in the arena and
+compiled kernels. Outputs of the graph, and operands of operators without a rule, are taken off the wholes at
+the end.
 """
 
 from collections.abc import Callable
@@ -71,10 +61,9 @@ def of_prefixes(node: ir.Node) -> Replacement | None:
 
 def bound_size(node: ir.Node) -> Replacement | None:
     """A value whose size a run finds out is a prefix, where an operator that can do with one reads it."""
-<<<<<<< HEAD
     readers = [use.node for v in _dynamic(node) for use in v.uses()]
-    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers):
-        return None
+    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers) and node.op_type != "Loop":
+        return None  # of a loop the turns run in the compiled driver, whoever reads their stacks
     return _bounded(node)
 
 
@@ -88,12 +77,6 @@ def _dynamic(node: ir.Node) -> list[ir.Value]:
 
 
 def _bounded(node: ir.Node) -> Replacement | None:
-=======
-    dynamic = [v for v in node.outputs if v.shape is not None and graph.is_dynamic(v)]
-    readers = [use.node for v in dynamic for use in v.uses()]
-    if not any(r.op_type in _BUILDS or r.op_type in _SOURCES for r in readers) and node.op_type != "Loop":
-        return None  # of a loop the turns run in the compiled driver, whoever reads their stacks
->>>>>>> regions
     if any(prefix_of(v) is not None for v in node.inputs):
         return None
     return _replaced(node, _SOURCES[node.op_type])

@@ -112,13 +112,13 @@ TURNS = (
 )
 BODIES |= {
     "turns": PLACES
-    + "n = Size (rows)  yes = Constant <value = bool {1}> ()  first = ReduceSum <keepdims = 0> (x, nil)  "
+    + "n = Size (rows)  yes = Constant <value = bool {1}> ()  first = ReduceMean <keepdims = 0> (x, nil)  "
     + "last, a, b = Loop (n, yes, first) <body = turn (int64 i, bool c, "
     + TURNS.format("d = Identity (c)")
     + "e = Exp (a)  y = Add (e, last)",
     "turns_until": CHOICE
     + "n = Constant <value_int = 9> ()  yes = Constant <value = bool {1}> ()  "
-    + "nil = Constant <value_ints = [0]> ()  first = ReduceSum <keepdims = 0> (x, nil)  "
+    + "nil = Constant <value_ints = [0]> ()  first = ReduceMean <keepdims = 0> (x, nil)  "
     + "limit = ReduceSum <keepdims = 0> (m)  last, a, y = Loop (n, yes, first) <body = turn (int64 i, bool c, "
     + TURNS.format("sum = ReduceSum <keepdims = 0> (r)  d = Less (sum, limit)"),
 }

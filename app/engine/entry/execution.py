@@ -1,8 +1,6 @@
 """The programs of one job in memory: verified, and measured beside other runtimes."""
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,28 +66,11 @@ class Execution:
         self._compiler = compiler
         self._progress = progress
         self._executors: dict[int, session.Running] = {}
-        self._ahead: Future[session.Running] | None = None
         self._weights = Weights(spool.release)
         self.unmeasured = ""  # why no run of it is measured
 
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
-        if program is self.fused and self._ahead is not None:
-            return self._ahead.result()
-        return self._bound(program)
-
-    @contextmanager
-    def bound_meanwhile(self) -> Iterator[None]:
-        """Let a thread bind the optimized program while the block runs.
-
-        Not for a GPU: the thread that binds a program to it must run it.
-        """
-        with ThreadPoolExecutor(1) as pool:
-            if self.fused.compilation.target.device != "cuda":
-                self._ahead = pool.submit(self._bound, self.fused)
-            yield
-
-    def _bound(self, program: Program) -> session.Running:
         if id(program) not in self._executors:
             self._executors[id(program)] = session.bound(
                 program,

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -368,11 +367,10 @@ def _verified(job: _Job, model: _Model) -> _Verified:
     )
     for attempt in fallbacks:
         execution = _planned(job, model, attempt)
+        exports = write_plan(execution.fused.compilation, model.plain)
         try:
-            with execution.bound_meanwhile() if job.runs_here else nullcontext():
-                exports = write_plan(execution.fused.compilation, model.plain)
-                verifies = job.options.verify
-                told = execution.verify(model.verification, exports, job.absent) if verifies else None
+            verifies = job.options.verify
+            told = execution.verify(model.verification, exports, job.absent) if verifies else None
             return _Verified(attempt, execution, told)
         except NumericsError as error:
             execution.close()

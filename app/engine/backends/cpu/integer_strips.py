@@ -232,7 +232,7 @@ def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> Ca
 STRIP_ROWS = (
     *(
         StripRow(
-            f"{prefix}.{form.name}",
+            f"{prefix}.{name}",
             _rejection,
             _reads,
             partial(_conv_scratch, form),
@@ -242,11 +242,11 @@ STRIP_ROWS = (
         for prefix in CONVOLUTIONS.values()
         for form in FORMS
         if not form.tiled
+        for name in (form.name, f"pixels_{form.name}")
     ),
     *(
-        StripRow(
-            f"{prefix}.depthwise", _rejection, _reads, _depthwise_scratch, _depthwise_lower, anywhere=True
-        )
+        StripRow(f"{prefix}.{name}", _rejection, _reads, _depthwise_scratch, _depthwise_lower, anywhere=True)
         for prefix in CONVOLUTIONS.values()
+        for name in ("depthwise", "depthwise_lanes")
     ),
 )

@@ -115,7 +115,7 @@ def test_products_of_bytes_take_the_instruction_that_adds_four(tmp_path: Path, c
     target = find("cpu-neon-dotprod")
     program = planned(BYTES, tmp_path, target=target)
     chosen = [step.choice.implementation.name for step in program.steps]
-    assert chosen == [*["conv_integer.dot"] * 2, *["matmul_integer.dot"] * 2, "matmul_nbits.blocks"]
+    assert chosen == [*["conv_integer.pixels_dot"] * 2, *["matmul_integer.dot"] * 2, "matmul_nbits.blocks"]
     made = library(program, compiler, "bytes")
     at = unpacked_in(tmp_path, made)
     listing = subprocess.run(

@@ -47,7 +47,7 @@ class InnerLibrary(KernelLibrary):
         return self
 
     def set_env(self, _name: str, _environment: Any) -> None:
-        """Nothing: an environment holds Python objects, of which kernels have none."""
+        """Set nothing: an environment holds Python objects, of which kernels have none."""
 
     def finalize(self) -> None:
         """Add what is called; there is no machine code."""
@@ -56,7 +56,7 @@ class InnerLibrary(KernelLibrary):
         self._finalized = True
 
     def get_pointer_to_function(self, _name: str) -> int:
-        """No address."""
+        """Address of no code: 0."""
         self._ensure_finalized()
         return 0
 
@@ -87,10 +87,10 @@ class KernelLower(Lower):
         return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
 
     def incref(self, typ: Any, val: Any) -> None:
-        """Nothing."""
+        """Count no reference: kernels have no Python objects."""
 
     def decref(self, typ: Any, val: Any) -> None:
-        """Nothing."""
+        """Count no reference, as `incref`."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -102,11 +102,11 @@ class KernelLowering(BaseNativeLowering):
 
     @property
     def lowering_class(self) -> type[Lower]:
-        """The class that writes it."""
+        """Class that writes the code of blocks and statements."""
         return KernelLower
 
     def run_pass(self, state: Any) -> bool:
-        """Write it into a library of its own."""
+        """Write the code of a function into a library of its own."""
         state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
         super().run_pass(state)

@@ -184,7 +184,18 @@ class IntegerPixelsSizes(SizeTable):
     panel_step: int  # bytes
 
 
-_SOURCE = """\
+# Up to twice as many bytes: two vectors, which overlap.
+_OVERLAPPING = """\
+    elif n >= {nbytes}:
+        for i in range(count):
+            x, y = at(source, i * source_step), at(to, i * to_step)
+            first, last = load(x, 0, {nbytes}), load(x, n - {nbytes}, {nbytes})
+            store(y, 0, first)
+            store(y, n - {nbytes}, last)
+"""
+
+_SOURCE = (
+    """\
 from app.kernels.cpu.byte_transposes import TILE, to_planes
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
@@ -206,24 +217,9 @@ def copies(to, to_step, source, source_step, count, n):
             for j in range(0, n - 63, 64):
                 store(y, j, load(x, j, 64))
             store(y, n - 64, load(x, n - 64, 64))
-    elif n >= 32:
-        for i in range(count):
-            x, y = at(source, i * source_step), at(to, i * to_step)
-            first, last = load(x, 0, 32), load(x, n - 32, 32)
-            store(y, 0, first)
-            store(y, n - 32, last)
-    elif n >= 16:
-        for i in range(count):
-            x, y = at(source, i * source_step), at(to, i * to_step)
-            first, last = load(x, 0, 16), load(x, n - 16, 16)
-            store(y, 0, first)
-            store(y, n - 16, last)
-    elif n >= 8:
-        for i in range(count):
-            x, y = at(source, i * source_step), at(to, i * to_step)
-            first, last = load(x, 0, 8), load(x, n - 8, 8)
-            store(y, 0, first)
-            store(y, n - 8, last)
+"""
+    + "".join(_OVERLAPPING.format(nbytes=nbytes) for nbytes in (32, 16, 8))
+    + """\
     else:
         for i in range(count):
             for j in range(n):
@@ -281,6 +277,7 @@ def kernel(image, elements, weights, corrections, y, taps, sizes, work, panels, 
         place = channel * pixels + start
 {finish}
 """
+)
 
 # Where operands of a recipe begin along channels: of a pixel, and where there is one pixel only.
 _ALONG = {"channel": "row", "scalar": "0"}

@@ -48,8 +48,8 @@ class RowPlaces(SizeTable):
     r_plane: int
 
 
-# Of a kernel with arguments `cursors`, `most` and the number `rows` of the image, when rows lie as a table
-# says: the rows [first, last) of the call.
+# Code of a kernel with arguments `cursors`, `most` and the number `rows` of the image, whose rows lie as a
+# table says: the rows [first, last) of the call.
 NEXT_ROWS = """\
     first = cursors[operator]
     last = min(first + most, rows)

@@ -94,7 +94,7 @@ def check(path: Path, target: str, form: str, count: int) -> tuple[str, str]:
 
 
 def numbers(output: object, told: Mapping[str, object]) -> Array:
-    """What a library gives of an output: scores of maps, indices of names."""
+    """Numbers that a library gives of an output: scores of maps, indices of names."""
     if isinstance(output, ScoreMaps):
         return output.scores
     names = told.get("names")

@@ -20,7 +20,7 @@ Stripped: TypeAlias = Callable[[Segment, int], Segment]
 
 
 class Counted(Enum):
-    """What counts of the values of a segment.
+    """Bytes of the values of a segment that count.
 
     RINGS: whole inputs and outputs, and rings of the others. INNER: rows of the others while they live, in
     strips of one row; longer strips keep a place until the last of their rows is read, so rings count.

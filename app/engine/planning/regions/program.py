@@ -451,7 +451,7 @@ def _constants(compilation: Compilation, extents: Extents) -> dict[ir.Value, Var
         for node, index in value.uses():
             other = extents.constants.get((node.name or "", index))
             if other is None or not other.same_numbers(varying):
-                raise RegionError(f"{node.name!r} and {name!r} read one constant in different shapes")
+                raise RegionError(f"{node.name!r} and {name!r} share a constant somewhere: narrow the region")
         found[value] = varying
     return found
 

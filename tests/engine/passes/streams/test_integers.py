@@ -95,7 +95,7 @@ def test_what_kernels_are_given_is_replayed_and_a_wrong_entry_found(seed: int, t
 
 
 def test_residuals_are_read_as_bytes(tmp_path: Path) -> None:
-    """What dequantizes them is in the group of the sum: no float32 image lies between convolutions."""
+    """DequantizeLinear is in the group of the sum: no float32 image lies between convolutions."""
     plans = Plans(mobilenet_v2(32, 0.35).save(tmp_path / "net.onnx"), target_of(16))
     found = {step.group.op for step in plans.plain.steps} - {"ChangeLayout"}
     assert found == {"ConvInteger", "GlobalAveragePool"}

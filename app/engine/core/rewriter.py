@@ -55,7 +55,7 @@ class RewriteRule:
     by_extents: bool = (
         False  # whether extents decide if it applies; regions of shapes have one graph, without it
     )
-    for_libraries: bool = False  # whether it applies only where the program leaves as a library
+    for_libraries: bool = False  # whether it applies only to libraries, and to regions of shapes
 
     @property
     def name(self) -> str:

@@ -12,13 +12,10 @@ from app.engine.planning.expansion import expanded
 from app.engine.planning.regions.bounded_outputs import BoundedOutput, with_wholes
 from app.engine.planning.regions.extents import extents
 from app.engine.planning.regions.pieces import PointPlan, RegionPlan, RegionPlanner
-from app.engine.rewrites import bounded
 from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
 from app.engine.types.target import Target
-
-BACKEND = "numba-cpu"  # whose driver runs programs of regions
 
 
 def region_of_model(
@@ -42,8 +39,9 @@ def region_of_model(
     if region is None:
         raise RegionError("the bindings have no symbol; a region takes shapes such as [1, 'N<=8']")
     options = dataclasses.replace(options, choose="first")
-    kept = tuple(rule for rule in registry.rewrites if not rule.by_extents)
-    registry = dataclasses.replace(registry, rewrites=(*kept, *bounded.rows_of_outputs(BACKEND)))
+    # An output whose size a run finds out needs a whole of known shape here, as in a library.
+    rewrites = (dataclasses.replace(r, for_libraries=False) for r in registry.rewrites if not r.by_extents)
+    registry = dataclasses.replace(registry, rewrites=tuple(rewrites))
     outputs: dict[str, BoundedOutput] = {}
 
     def canonical(point: Point) -> Compilation:

@@ -179,11 +179,6 @@ def _is_unfit(member: ir.Node) -> bool:
     return any(graph.is_dynamic(v) and prefix_of(v) is None for v in around)
 
 
-def rows_of_outputs(backend: str) -> tuple[RewriteRule, ...]:
-    """The rules that regions of shapes have besides, for targets of a backend."""
-    return (RewriteRule(bound_output, tuple(_SOURCES), nested=False, backends=(backend,)),)
-
-
 def rows(backend: str) -> tuple[RewriteRule, ...]:
     """The rules, for targets of a backend."""
     return (

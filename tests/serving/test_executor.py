@@ -221,13 +221,14 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_when_it_comes(tmp_
     async def main() -> None:
         async with connected(tmp_path, WIDE) as client:
             await ask(client, 1, fake_engine.SLEEP)  # a run takes 0.2 s
-            waiting = [asyncio.create_task(ask(client, 1, fake_engine.SLEEP)) for _ in range(8)]
+            waiting = [asyncio.create_task(ask(client, 1, fake_engine.SLEEP)) for _ in range(15)]
             await asyncio.sleep(0.05)
-            # Eight wait for about 1.5 s: longer than 1.2, which is long enough for a busy machine to refuse in.
+            # Fifteen wait for about 3 s. A busy machine may have run seven of them before this one comes.
             reply = await ask(client, 1, seconds=1.2)
-            assert (reply.status, reply.retry_after) == (503, 2)
+            assert reply.status == 503
+            assert reply.retry_after >= 1
             assert "requests wait for the model, for about" in json.loads(reply.body)["error"]
-            assert [(await task).status for task in waiting] == [200] * 8
+            assert [(await task).status for task in waiting] == [200] * 15
 
     with executor(tmp_path, "busy"):
         asyncio.run(main())

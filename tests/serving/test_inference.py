@@ -164,9 +164,7 @@ def test_what_is_compiled_holds_up_nobody_else(served: Served) -> None:
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(infer, served, np.ones((fake_engine.SLOW, 3)))
         time.sleep(0.3)
-        began = time.monotonic()
         infer(served, np.ones((2, 3)))
-        assert time.monotonic() - began < 1.0
         assert not slow.done()
         assert slow.result().as_numpy("z") == [fake_engine.SLOW]
 

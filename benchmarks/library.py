@@ -46,12 +46,11 @@ from app.kernels.cpu.runtime.compiler import Compiler
 from app.settings import Settings
 from benchmarks import models
 from benchmarks.latency import in_own_process
-from benchmarks.paired import in_turn
+from benchmarks.paired import SETTLING, in_turn
 from benchmarks.peers import onnxruntime_peer
 from benchmarks.row import Request, recorded_inputs
 
 COLUMNS = ("executor", "mapped", "copied", "service", "wheel", "operator", "onnxruntime")
-SETTLING = 3e-3  # s; threads of the one before still look for work on the same cores
 STARTS = 5  # processes of which `create` and `first` are the medians
 _CREATE = """
 import ctypes, sys, time
@@ -113,7 +112,8 @@ def measure(request: Request) -> dict[str, Any]:
             lambda: peer.run(inputs),
         ]
         keep = partial(keep_to, cores[:1])
-        samples = in_turn(works, request.seconds, before=keep, settling=SETTLING)
+        settling = SETTLING if request.threads > 1 else 0.0
+        samples = in_turn(works, request.seconds, before=keep, settling=settling)
         for handle in handles:
             native.stowplan_destroy(handle)
         np.savez(scratch / "given.npz", **fed)

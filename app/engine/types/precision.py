@@ -9,7 +9,7 @@ from app.engine.types.target import Target
 
 # What products of float32 operands are computed in. On CPUs bf16 is for products only; on GPUs bf16 and fp16
 # are what activations and weights are stored in.
-Computed: TypeAlias = Literal["f32", "tf32", "bf16", "fp16"]
+Computed: TypeAlias = Literal["f32", "tf32", "int16", "bf16", "fp16"]
 
 BF16_TOLERANCE = 1e-2  # of an output's maximum, that a model computed in bf16 may differ by
 # The same for all, which follow from the bits of their significands: 24, 11, 8, 11.

@@ -30,6 +30,7 @@ Array = np.ndarray[Any, Any]
 DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the first cache
 OUTPUTS = 16 * 1024  # byte of a strip's output of one block that stay in the first cache
 INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
+FACTORS = 16  # elements of a thread's workspace for the scale of a strip and the limits of results
 TILED_INPUTS, TILED_OUTPUTS = 512 * 1024, 64 * 1024  # the same where tile registers multiply
 
 # Vectors of a tile, first as it is and then another number that is worth measuring, by lanes: 8 x 3 loads
@@ -264,38 +265,52 @@ def packed_weights(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype:
     """Weights in the order of use."""
     weights = graph.operand(group.anchor, 1)
     array, paired = graph.array(weights), dtype in tiles.BFLOAT_PAIRS
+    scaled = dtype == tiles.SCALED_PAIRS
     # Equal operands are packed once, for any number of shapes.
     unsized, blocks = shape.without_sizes(), replace(parts, rows=0, step=0)
 
     def packed() -> Array:
-        return tiles.in_right_element(
-            dtype, _panels(unsized.weights(array, paired=paired), unsized, blocks, lanes)
-        )
+        flat = unsized.weights(array, paired=paired)
+        panels = _scaled_panels if scaled else _panels
+        return tiles.in_right_element(dtype, panels(flat, unsized, blocks, lanes))
 
     return Constant(packed, weights.name or "")
 
 
-def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
-    """Weights[outputs, channels, taps] in the order of use."""
+def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int, ends: Array | None = None) -> Array:
+    """Weights[outputs, channels, taps] in the order of use; `ends`[outputs, chunks] follow each chunk."""
     window = shape.window
     matrices = array.reshape(window.groups, window.outputs, window.channels, -1)
+    chunks = _chunks(shape, parts)
     if shape.side_by_side:
         along = len(shape.along)
         matrices = np.moveaxis(matrices.reshape(*matrices.shape[:2], -1, along), 3, 2)
-        chunks = [(0, along)]
     elif shape.x_lanes == 1:
         matrices = matrices.reshape(*matrices.shape[:2], 1, -1)
-        chunks = [(0, 1)]
-    else:
-        whole = window.channels // shape.x_lanes
-        firsts = list(range(0, max(whole, 1), parts.chunk))
-        ends = [*firsts[1:], None]
-        chunks = [
-            (f * shape.x_lanes, (window.channels if e is None else e * shape.x_lanes) - f * shape.x_lanes)
-            for f, e in zip(firsts, ends)
-        ]
-    packed = [tiles.pack_blocks(m, lanes, parts.wide, parts.part, chunks) for m in matrices]
+    tails = [None] * window.groups if ends is None else ends.reshape(window.groups, window.outputs, -1)
+    packed = [
+        tiles.pack_blocks(m, lanes, parts.wide, parts.part, chunks, tail) for m, tail in zip(matrices, tails)
+    ]
     return np.concatenate(packed)
+
+
+def _scaled_panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
+    """Weights[outputs, channels, taps] as pairs of integers, whose scales follow each chunk."""
+    chunks = [(0, array.shape[1])] if shape.x_lanes == 1 else [(2 * f, 2 * n) for f, n in _chunks(shape, parts)]
+    found = [tiles.scaled_integers(array[:, first : first + count]) for first, count in chunks]
+    integers = np.concatenate([whole for whole, _ in found], axis=1)
+    return _panels(tiles.pack_shorts(integers), shape, parts, lanes, np.stack([own for _, own in found], axis=1))
+
+
+def _chunks(shape: Geometry, parts: Cut) -> list[tuple[int, int]]:
+    """(first, count) steps of each chunk of the reduction: channels, or taps of planes side by side."""
+    if shape.side_by_side:
+        return [(0, len(shape.along))]
+    if shape.x_lanes == 1:
+        return [(0, 1)]
+    firsts = list(range(0, max(shape.window.channels // shape.x_lanes, 1), parts.chunk))
+    ends = [*(f * shape.x_lanes for f in firsts[1:]), shape.window.channels]
+    return [(f * shape.x_lanes, end - f * shape.x_lanes) for f, end in zip(firsts, ends)]
 
 
 def widths_of(out_blocks: int, parts: Cut) -> tuple[int, ...]:
@@ -313,11 +328,15 @@ def widths_of(out_blocks: int, parts: Cut) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Which of the rows it is: over planes or blocks, of float32, pairs of bfloat16 or 16-bit weights."""
+    """Which of the rows it is: over planes or blocks, of float32, 16-bit weights or pairs.
+
+    Pairs are of bfloat16, or `scaled` ones of integers.
+    """
 
     plain_input: bool = False
     paired: bool = False
     half: bool = False
+    scaled: bool = False
 
     def geometry(self, group: Group, context: PlanningContext) -> Geometry:
         """The geometry of a convolution in this form."""
@@ -328,11 +347,13 @@ class Form:
         """Type of the factors."""
         if self.half:
             return half_weights.dtype_of(graph.operand(group.anchor, 1), context) or "float32"
+        if self.scaled:
+            return tiles.SCALED_PAIRS
         return bfloat.dtype(context) if self.paired else "float32"
 
     def rejection(self, group: Group, context: PlanningContext) -> str | None:
         """Reason why it does not apply."""
-        reason = bfloat.rejection(context) if self.paired else None
+        reason = bfloat.rejection(context) if self.paired and not self.scaled else None
         reason = reason or (stem_rejection if self.plain_input else rejection)(group, context)
         if reason is None and self.half:
             return half_weights.rejection_of(graph.operand(group.anchor, 1), context)
@@ -355,7 +376,7 @@ def sizes_of(
     strip = shape.strip(parts.rows) if shape.copied else 0
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
-    work += -work % (blocking.LINE // 4)
+    work += -work % (blocking.LINE // 4) + (FACTORS if form.scaled else 0)
     return NchwcConvSizes(
         groups=window.groups,
         x_image=-(-channels // source_lanes) * x_block,
@@ -381,7 +402,7 @@ def sizes_of(
         tail=tail,
         chunk=parts.chunk,
         tap_count=tap_count,
-        depth=window.depth,
+        depth=window.depth + (len(_chunks(shape, parts)) if form.scaled else 0),
         out_blocks=-(-window.outputs // lanes),
         part=parts.part,
         strip_size=strip,
@@ -454,6 +475,8 @@ FORMS = {
     "conv.blocked_stem": Form(plain_input=True),
     "conv.blocked_bf16": Form(paired=True),
     "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
+    "conv.blocked_int16": Form(paired=True, scaled=True),
+    "conv.blocked_stem_int16": Form(plain_input=True, paired=True, scaled=True),
     "conv.blocked_half_weights": Form(half=True),
 }
 
@@ -473,7 +496,7 @@ def rows(
             inplace=nchwc.inplace,
             layouts=stem_layouts if form.plain_input else nchwc.layouts,
             tunings=("",) if form.plain_input else TUNINGS,
-            precision="bf16" if form.paired else "f32",
+            precision="int16" if form.scaled else "bf16" if form.paired else "f32",
             rank=rank,
         )
         for name, form in forms.items()

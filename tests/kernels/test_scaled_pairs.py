@@ -51,3 +51,58 @@ def check(
 @pytest.mark.parametrize("case", conv_cases.CASES, ids=str)
 def test_conv(case: tuple[Any, ...], compiler: Compiler) -> None:
     check("conv.blocked_int16", case, "none", compiler, threads=2)
+
+
+@pytest.mark.parametrize("case", conv_cases.STEMS, ids=str)
+def test_stem(case: tuple[Any, ...], compiler: Compiler) -> None:
+    check("conv.blocked_stem_int16", case, "relu", compiler)
+
+
+@pytest.mark.parametrize("name", ["residual", "silu"])
+def test_epilogues(name: str, compiler: Compiler) -> None:
+    case = conv_cases.CASES[5]
+    check("conv.blocked_int16", case, name, compiler, threads=2, inplace=name == "residual")
+
+
+def test_numbers_that_are_not_finite_stay_so(compiler: Compiler) -> None:
+    case = conv_cases.CASES[0]
+    values, y, _ = operands(case)
+    for number in (np.nan, np.inf):
+        values["x"][:] = 1.0
+        values["x"][0, 0, case[0][2] // 2, case[0][3] // 2] = number
+        found = run(
+            compiler, "conv.blocked_int16", conv_cases.EPILOGUES["none"][0].format(attributes(case)),
+            values, y.shape, changing=("x",),
+        )  # fmt: skip
+        window = found[0, :, y.shape[2] // 2, y.shape[3] // 2]
+        assert not np.any(np.isfinite(window))
+
+
+def test_a_strip_of_zeros_is_zeros(compiler: Compiler) -> None:
+    case = conv_cases.CASES[0]
+    values, y, _ = operands(case)
+    values["x"][:] = 0
+    found = run(
+        compiler, "conv.blocked_int16", conv_cases.EPILOGUES["none"][0].format(attributes(case)),
+        values, y.shape, changing=("x",),
+    )  # fmt: skip
+    np.testing.assert_array_equal(found, np.broadcast_to(values["b"].reshape(-1, 1, 1), y.shape))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (5, 640), (4, 9, 3, 3), (2, 30000)])
+def test_no_sum_of_integers_leaves_32_bits(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    for array in (
+        rng.standard_normal(shape),
+        np.full(shape, 1e-20),
+        np.eye(*shape[:2]) if len(shape) == 2 else rng.random(shape),
+    ):
+        array = array.astype(np.float32)
+        integers, scales = tiles.scaled_integers(array)
+        sums = np.abs(integers.astype(np.int64)).reshape(len(array), -1).sum(1) * tiles.SCALED_MOST
+        assert sums.max() < 2**31
+        real = integers * scales.reshape(-1, *(1,) * (array.ndim - 1)).astype(np.float64)
+        assert np.all(np.abs(real - array) <= scales.reshape(-1, *(1,) * (array.ndim - 1)) * 0.501)
+        # No coarser than the sum asks for: half of the scale would leave them.
+        used = sums.max() > 0.9 * 2**31 or np.abs(integers).max() > 0.9 * 2**15
+        assert used

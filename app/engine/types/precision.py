@@ -13,7 +13,13 @@ Computed: TypeAlias = Literal["f32", "tf32", "int16", "bf16", "fp16"]
 
 BF16_TOLERANCE = 1e-2  # of an output's maximum, that a model computed in bf16 may differ by
 # The same for all, which follow from the bits of their significands: 24, 11, 8, 11.
-TOLERANCES: Mapping[Computed, float] = {"f32": 0.0, "tf32": 2e-3, "int16": BF16_TOLERANCE, "bf16": BF16_TOLERANCE, "fp16": 2e-3}
+TOLERANCES: Mapping[Computed, float] = {
+    "f32": 0.0,
+    "tf32": 2e-3,
+    "int16": BF16_TOLERANCE,
+    "bf16": BF16_TOLERANCE,
+    "fp16": 2e-3,
+}
 
 # What the kernels of a backend compute in, beside f32; what `auto` takes comes first.
 OFFERED: Mapping[str, tuple[Computed, ...]] = {"numba-cpu": ("bf16",), "cuda": ("bf16", "tf32", "fp16")}
@@ -68,4 +74,8 @@ def exacter(options: Options, target: Target) -> Options | None:
 
 def tolerance(options: Options, target: Target) -> float:
     """Tolerance of an output, as a fraction of its maximum."""
-    return max(options.tolerance, TOLERANCES[resolve(options, target).used], TOLERANCES["int16"] if options.int16 else 0.0)
+    return max(
+        options.tolerance,
+        TOLERANCES[resolve(options, target).used],
+        TOLERANCES["int16"] if options.int16 else 0.0,
+    )

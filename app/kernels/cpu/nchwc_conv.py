@@ -158,9 +158,10 @@ def product_library(dtype: str, lanes: int, columns: int) -> tuple[str, ...]:
 
     The texts differ in how far loops are unrolled, the one that is best where it was measured first.
     """
-    return tuple(
-        _product_text(dtype, lanes, columns, unroll) for unroll in ((2, 4, 1) if columns > 1 else (4, 2, 1))
-    )
+    unrolled = (2, 4, 1) if columns > 1 else (4, 2, 1)
+    if dtype == SCALED_PAIRS:
+        unrolled = (1, 2)  # two steps are spilled on Sapphire Rapids, and no faster on Zen 5
+    return tuple(_product_text(dtype, lanes, columns, unroll) for unroll in unrolled)
 
 
 def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
@@ -236,7 +237,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
                 wide = vectors(high - block)
                 plane = image * out_blocks + block
                 place = plane * plane_size + first * columns * LANES
-                panel = (group * out_blocks + block) * depth + (begin_block * x_lanes * tap_count + c * ENDS) * wide
+                panel = (group * out_blocks + block) * depth
+                panel += (begin_block * x_lanes * tap_count + c * ENDS) * wide
                 then, start = block + wide, begin_block  # of the panel after this one
                 if then >= high:
                     then, start = low, 0 if last else begin_block + chunk

@@ -19,8 +19,8 @@ LEAST = 1e-30  # of the largest magnitude of a strip: scales of smaller ones wou
 def magnitudes(lanes: int) -> Any:
     """An intrinsic: the largest of the bits of magnitudes of float32, as int32; those of NaN are the largest.
 
-    It is called as magnitudes(x, count, valid, before) for `count` elements in vectors of which those j < valid
-    count; the result is `before` at least.
+    It is called as magnitudes(x, count, valid, before) for `count` elements in vectors of which the first
+    `valid` count; the result is `before` at least.
     """
     signature = types.int32(types.CPointer(types.float32), types.int64, types.int64, types.int32)
 
@@ -92,7 +92,11 @@ def paired_planes(lanes: int) -> Any:
         x, apart, count, factor, y = values
         v = Vectors(builder, SCALED_PAIRS, lanes)
         kind = ll.VectorType(I32, lanes)
-        times, low, high = v.splat(factor), ll.Constant(kind, [0xFFFF] * lanes), ll.Constant(kind, [16] * lanes)
+        times, low, high = (
+            v.splat(factor),
+            ll.Constant(kind, [0xFFFF] * lanes),
+            ll.Constant(kind, [16] * lanes),
+        )
         both = builder.icmp_signed("!=", apart, number(0))
 
         def step(state: list[Any]) -> list[Any]:

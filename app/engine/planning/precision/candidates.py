@@ -88,7 +88,7 @@ def saturates(target: Target) -> bool:
 def offered(target: Target) -> tuple[Candidate, ...]:
     """Candidates for a target.
 
-    Weights of 7 bits help only where pairs of products are added in 16 bits; operands of 16 bits need kernels.
+    Weights of 7 bits help only where pairs of products are added in 16 bits; 16 bits need kernels.
     """
     applies = {
         "bf16": resolve(Options(precision="bf16"), target).used == "bf16",

@@ -264,7 +264,9 @@ def _bfloat(x: ir.Value) -> list[ir.Node]:
 
 def _shorts(x: ir.Value) -> list[ir.Node]:
     """Multiples of a scale by which the largest magnitude is SCALED_MOST: kernels take those of strips."""
-    limits = [ir.node("Constant", [], {"value": ir.tensor(np.float32(n))}) for n in (LEAST, tiles.SCALED_MOST)]
+    limits = [
+        ir.node("Constant", [], {"value": ir.tensor(np.float32(n))}) for n in (LEAST, tiles.SCALED_MOST)
+    ]
     least, most = (node.outputs[0] for node in limits)
     magnitudes = ir.Node("", "Abs", [x])
     peak = ir.Node("", "ReduceMax", list(magnitudes.outputs), [ir.AttrInt64("keepdims", 0)])

@@ -354,7 +354,7 @@ def scaled_integers(array: Array) -> tuple[Array, Array]:
 
 
 def pack_shorts(integers: Array) -> Array:
-    """int16[..., k, n] to float32[..., ceil(k / 2), n]: neighbours along k in one element, zeros at the end."""
+    """int16[..., k, n] to float32[..., ceil(k / 2), n]: neighbors along k in one element."""
     return pack_steps(integers, 2).view(np.float32)
 
 

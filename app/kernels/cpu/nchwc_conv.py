@@ -158,7 +158,7 @@ def product_library(dtype: str, lanes: int, columns: int) -> tuple[str, ...]:
 
     The texts differ in how far loops are unrolled, the one that is best where it was measured first.
     """
-    unrolled = (2, 4, 1) if columns > 1 else (4, 2, 1)
+    unrolled: tuple[int, ...] = (2, 4, 1) if columns > 1 else (4, 2, 1)
     if dtype == SCALED_PAIRS:
         unrolled = (1, 2)  # two steps are spilled on Sapphire Rapids, and no faster on Zen 5
     return tuple(_product_text(dtype, lanes, columns, unroll) for unroll in unrolled)

@@ -27,7 +27,8 @@ from tests.harness import group_of, implementation, model_of
 
 TARGET = replace(find("cpu-avx512-bf16"), name="other")
 TILED = replace(TARGET, isa=(*TARGET.isa, "amx_tile", "amx_bf16", "amx_int8"))
-INSTRUCTIONS = ("vdpbf16ps", "vcvtneps2bf16", "vpdpbusd", "tdpbf16ps", "tdpbusd", "tdpbsud", "vcvtne2ps2bf16")
+FLOATS, INTEGERS = ("vdpbf16ps", "vcvtneps2bf16", "vcvtne2ps2bf16"), ("vpdpbusd", "vpdpwssd")
+INSTRUCTIONS = (*FLOATS, *INTEGERS, "tdpbf16ps", "tdpbusd", "tdpbsud")
 CONV = """g (float[1,64,14,14] x, float[96,64,3,3] w) => (float[1,96,14,14] y)
     { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"""
 DEEP = """g (float[1,256,14,14] x, float[144,256,3,3] w) => (float[1,144,14,14] y)
@@ -43,6 +44,7 @@ INTEGER_CONV = """g (uint8[1,64,14,14] x, int8[96,64,3,3] w) => (int32[1,96,14,1
     { y = ConvInteger<pads = [1, 1, 1, 1]>(x, w) }"""
 CASES = {
     "conv.blocked_bf16": CONV,
+    "conv.blocked_int16": CONV,
     "conv.winograd_f2_bf16": CONV,
     "matmul.blocked_bf16": MATMUL,
     "matmul.blocked": MATMUL,

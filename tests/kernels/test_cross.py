@@ -17,6 +17,7 @@ FEATURES = "avx avx2 fma f16c bmi bmi2 avx512f avx512bw avx512dq avx512vl avx512
 PROCESSORS = {"sapphirerapids": " amx-tile amx-bf16 amx-int8", "znver4": ""}
 USED = {
     "bf16": {"vdpbf16ps", "vcvtneps2bf16"},
+    "int16": {"vpdpwssd"},
     "matmul_integer.tiles": {"tdpbusd"},
     "conv_integer.tiles": {"tdpbsud"},
     "tiles": {"tdpbf16ps", "vcvtne2ps2bf16"},

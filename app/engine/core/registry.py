@@ -47,6 +47,7 @@ class PlanningContext:
         concessions: what is given up for a smaller arena.
         precision: of products of float32, see `app.engine.types.precision`.
         exact: nodes that stay float32 whatever the precision: why, by name.
+        int16: nodes whose products may be of integers of 16 bits: why, by name.
         direct: nodes that are computed without fast algorithms: why, by name.
         granted: the views of partial rows that may be taken; None before memory is shared, where all
             of them may.
@@ -65,6 +66,7 @@ class PlanningContext:
     precision: Computed = "f32"
     exact: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, str] = field(default_factory=dict)
+    int16: Mapping[str, str] = field(default_factory=dict)
     granted: frozenset[View] | None = None
     concessions: MemoryConcessions = field(default_factory=MemoryConcessions)
     storage: Mapping[ir.Value, StorageType] = field(default_factory=dict)
@@ -102,6 +104,7 @@ class PlanningContext:
             precision=resolve(options, compilation.target).used,
             exact=options.exact,
             direct=options.direct,
+            int16=options.int16,
             storage=storage or {},
             source=compilation.source,
             failures=compilation.failures,
@@ -288,6 +291,9 @@ class Implementation:
 
     def inexact(self, group: Group, context: PlanningContext) -> str | None:
         """Reason why a group is planned without the rounding or the fast algorithm of the row; else None."""
+        if self.precision == "int16":
+            chosen = any(node.name in context.int16 for node in group.nodes)
+            return None if chosen else "no error budget chose integers of 16 bits for it"
         for held, concerned in ((context.exact, self.precision != "f32"), (context.direct, self.fast)):
             if held and concerned:
                 reason = next((held[name] for n in group.nodes if (name := n.name or "") in held), None)

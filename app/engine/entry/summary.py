@@ -190,6 +190,7 @@ def summary_json(
         "precision": {
             **dataclasses.asdict(attempt.precision),
             "fast_algorithms": compilation.options.fast_algorithms,
+            "int16": dict(compilation.options.int16),
             "steps": dict(Counter(s.choice.implementation.precision for s in fused.steps)),
         },
         "verification": verification,

@@ -43,7 +43,11 @@ class Rematerialize:
             copies = copy(compilation.graph, again, copied)
             compilation = replace(
                 compilation,
-                options=replace(compilation.options, exact=_inherited(compilation.options.exact, copies)),
+                options=replace(
+                    compilation.options,
+                    exact=_inherited(compilation.options.exact, copies),
+                    int16=_inherited(compilation.options.int16, copies),
+                ),
                 # The copies of one library's part are another part: between the two lie other steps.
                 assignment={
                     **compilation.assignment,

@@ -96,7 +96,7 @@ class PrecisionFallbacks:
             self._next = replace(failed, compilation=ours)
         elif stricter is None:
             raise error
-        elif stricter.precision != options.precision:
+        elif (stricter.precision, stricter.int16) != (options.precision, options.int16):
             self._next = self._more_exact(stricter, error, program.compilation.target)
         else:
             self._next = self._more_direct(stricter, error, program)

@@ -42,6 +42,8 @@ class Options:
         exact: nodes that stay float32 whatever `precision`: why, by name. What a job finds, see
             `app.engine.planning.mixed_precision`; no request tells it.
         direct: nodes that are computed without fast algorithms: why, by name. Found as `exact` is.
+        int16: nodes whose products may be of integers of 16 bits: why, by name. What an error budget chooses;
+            no request tells it.
         error_budget: what outputs may differ by from those in float32, as `error_metric` has it; with one,
             each product takes the precision that is fastest by measurement within it, 8 and 4 bits among
             them, see `app.engine.planning.precision`. None computes products as `precision` says.
@@ -82,6 +84,7 @@ class Options:
     precision: Policy = "f32"
     exact: Mapping[str, str] = field(default_factory=dict)
     direct: Mapping[str, str] = field(default_factory=dict)
+    int16: Mapping[str, str] = field(default_factory=dict)
     error_budget: float | None = None
     error_metric: ErrorMetric = "max"
     autotune: bool = True

@@ -9,11 +9,17 @@ from app.engine.types.target import Target
 
 # What products of float32 operands are computed in. On CPUs bf16 is for products only; on GPUs bf16 and fp16
 # are what activations and weights are stored in.
-Computed: TypeAlias = Literal["f32", "tf32", "bf16", "fp16"]
+Computed: TypeAlias = Literal["f32", "tf32", "int16", "bf16", "fp16"]
 
 BF16_TOLERANCE = 1e-2  # of an output's maximum, that a model computed in bf16 may differ by
 # The same for all, which follow from the bits of their significands: 24, 11, 8, 11.
-TOLERANCES: Mapping[Computed, float] = {"f32": 0.0, "tf32": 2e-3, "bf16": BF16_TOLERANCE, "fp16": 2e-3}
+TOLERANCES: Mapping[Computed, float] = {
+    "f32": 0.0,
+    "tf32": 2e-3,
+    "int16": BF16_TOLERANCE,
+    "bf16": BF16_TOLERANCE,
+    "fp16": 2e-3,
+}
 
 # What the kernels of a backend compute in, beside f32; what `auto` takes comes first.
 OFFERED: Mapping[str, tuple[Computed, ...]] = {"numba-cpu": ("bf16",), "cuda": ("bf16", "tf32", "fp16")}
@@ -61,11 +67,15 @@ def resolve(options: Options, target: Target) -> Resolved:
 
 def exacter(options: Options, target: Target) -> Options | None:
     """The options with the next source of rounding gone; None when there is none that options rule."""
-    if resolve(options, target).used != "f32":
-        return replace(options, precision="f32", exact={})
+    if resolve(options, target).used != "f32" or options.int16:
+        return replace(options, precision="f32", exact={}, int16={})
     return replace(options, fast_algorithms=False, direct={}) if options.fast_algorithms else None
 
 
 def tolerance(options: Options, target: Target) -> float:
     """Tolerance of an output, as a fraction of its maximum."""
-    return max(options.tolerance, TOLERANCES[resolve(options, target).used])
+    return max(
+        options.tolerance,
+        TOLERANCES[resolve(options, target).used],
+        TOLERANCES["int16"] if options.int16 else 0.0,
+    )

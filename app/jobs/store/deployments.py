@@ -135,6 +135,7 @@ def resolved_options(job: Row) -> dict[str, Any]:
         "precision": resolved.get("used"),
         "exact": resolved.get("exact"),
         "direct": resolved.get("direct"),
+        "int16": resolved.get("int16"),
         "fast_algorithms": resolved.get("fast_algorithms"),
     }
     return dict(job["request"]["options"]) | {k: v for k, v in settled.items() if v is not None}

@@ -9,18 +9,21 @@ A chunk of the reduction is as deep as a panel of weights fits the first cache; 
 chunks wait in the output.
 
 In bfloat16 (`tiles.BFLOAT_PAIRS`) the input is rounded into a strip of pairs of channels, each element of
-which is used by all output channels; outputs, bias and residual are float32.
+which is used by all output channels; outputs, bias and residual are float32. In fixed point
+(`tiles.SCALED_PAIRS`) the strip has a scale, and each chunk of a column of weights.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from app.kernels.cpu import bfloat, matrix_tiles
+from app.kernels.cpu import bfloat, matrix_tiles, scaled_pairs
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import (
     BFLOAT_PAIRS,
+    FLOAT_PAIRS,
+    SCALED_PAIRS,
     TILED_BFLOATS,
     element,
     right_bytes,
@@ -155,15 +158,16 @@ def product_library(dtype: str, lanes: int, columns: int) -> tuple[str, ...]:
 
     The texts differ in how far loops are unrolled, the one that is best where it was measured first.
     """
-    return tuple(
-        _product_text(dtype, lanes, columns, unroll) for unroll in ((2, 4, 1) if columns > 1 else (4, 2, 1))
-    )
+    unrolled: tuple[int, ...] = (2, 4, 1) if columns > 1 else (4, 2, 1)
+    if dtype == SCALED_PAIRS:
+        unrolled = (1, 2)  # two steps are spilled on Sapphire Rapids, and no faster on Zen 5
+    return tuple(_product_text(dtype, lanes, columns, unroll) for unroll in unrolled)
 
 
 def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
     largest = rows_of(lanes, columns)
     rows = range(largest, 0, -1)
-    step = lanes // 2 if dtype in BFLOAT_PAIRS else lanes
+    step = lanes // 2 if dtype in FLOAT_PAIRS else lanes
     tiles = [f'tile_{r} = pixels_tile("{dtype}", {lanes}, {r}, {columns}, {unroll}, {step})' for r in rows]
     calls = [_TILE.format(keyword="if" if r == largest else "elif", rows=r) for r in rows]
     line = LINE * np.dtype(element(dtype)).itemsize // right_bytes(dtype)
@@ -184,9 +188,10 @@ def _product_text(dtype: str, lanes: int, columns: int, unroll: int) -> str:
 _SOURCE = """\
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.generator import at
-from app.kernels.cpu.codegen.tiles import ACCUMULATE, CLAMP, COLUMN_BIAS, RESIDUAL
+from app.kernels.cpu.codegen.tiles import ACCUMULATE, ALPHA, CLAMP, COLUMN_BIAS, HIGH, LOW, RESIDUAL
 {imports}
 LANES, WIDE = {lanes}, {wide}
+ENDS = {ends}  # steps of a panel that hold scales
 
 
 @njit
@@ -202,6 +207,7 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
     strips, steps = (rows + strip_rows - 1) // strip_rows, (rows + strip_step - 1) // strip_step
     parts = (out_blocks + part - 1) // part
     strip, buffer = at(work, thread * work_step), at(work, thread * work_step + strip_size)
+    factors = {factors}
     plane_size = rows * columns * LANES
     before = -1
     for unit in range(begin, end):
@@ -231,12 +237,13 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, work{ope
                 wide = vectors(high - block)
                 plane = image * out_blocks + block
                 place = plane * plane_size + first * columns * LANES
-                panel = (group * out_blocks + block) * depth + begin_block * x_lanes * tap_count * wide
+                panel = (group * out_blocks + block) * depth
+                panel += (begin_block * x_lanes * tap_count + c * ENDS) * wide
                 then, start = block + wide, begin_block  # of the panel after this one
                 if then >= high:
                     then, start = low, 0 if last else begin_block + chunk
                 following = (group * out_blocks + then) * depth
-                following += start * x_lanes * tap_count * vectors(high - then) - panel
+                following += (start * x_lanes * tap_count + c * ENDS) * vectors(high - then) - panel
 {products}{finish}
                 block += wide
 """
@@ -252,6 +259,12 @@ _PHASES = (
     " lines, h, w, left, line, strip)",
     "phases_h * phases_w * lines * line * x_lanes",
 )
+# The same where a strip has a scale, which goes before the limits of the results.
+_SCALED = (
+    f"factors[ALPHA], factors[LOW], factors[HIGH] = {_COPY[0]}, scalars[LOW], scalars[HIGH]",
+    _COPY[1],
+)
+_FACTORS = "at(work, (thread + 1) * work_step - 16)"
 _PLANES = "fill(origin, x_block, first * stride - top, lines, h, w, left, line, strip)", "LANES"
 
 _CALL = """\
@@ -259,7 +272,7 @@ _CALL = """\
                     product{columns}(at(source, begin_block * step), pixels, n, taps, tap_count, count, step,
                              tail if last else 0, at(weights, panel * LANES), following * LANES,
                              at(y, place), LANES, plane_size, at(bias, (group * out_blocks + block) * LANES),
-                             at(residual, place), scalars, now | (flags & CLAMP if last else 0))
+                             at(residual, place), factors, now | (flags & CLAMP if last else 0))
 """
 
 _RUN = """\
@@ -314,6 +327,8 @@ def emit(
     else:
         products = [product_library(dtype, lanes, columns) for columns in widths]
         filling = bfloat.fill_library(dtype, lanes) if dtype in BFLOAT_PAIRS else filling
+    if dtype == SCALED_PAIRS:
+        (fill, step), filling = _SCALED, scaled_pairs.fill_library(lanes)
     libraries = [filling, *products]
     imports = ["from LIBRARY0 import fill\n"]
     imports += [f"from LIBRARY{i} import product as product{w}\n" for i, w in enumerate(widths, start=1)]
@@ -325,6 +340,8 @@ def emit(
     source = _SOURCE.format(
         lanes=lanes,
         wide=wide,
+        ends=int(dtype == SCALED_PAIRS),
+        factors=_FACTORS if dtype == SCALED_PAIRS else "scalars",
         fill=fill,
         step=step,
         imports="".join(imports),

@@ -14,6 +14,7 @@ from app.kernels.cpu.codegen.generator import outlined
 from app.kernels.cpu.codegen.instructions import ELEMENTS, Vectors, choose, number, repeat, typed
 from app.kernels.cpu.codegen.tiles import (
     ACCUMULATE,
+    ALPHA,
     CLAMP,
     COLUMN_BIAS,
     HIGH,
@@ -32,7 +33,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
              bias, residual, scalars, flags)
     and computes y[j * y_block + r * y_row + l] as the sum, over taps t and input channels c, of
     x[pixels[r] + taps[t] + c // step * block_step + c % step] * weights[t][c][j * lanes + l], where
-    c counts `blocks` whole blocks and `tail` channels more, or pairs of them (`tiles.BFLOAT_PAIRS`). As
+    c counts `blocks` whole blocks and `tail` channels more, or pairs of them (`tiles.FLOAT_PAIRS`). As
     `flags` ask it adds y itself (ACCUMULATE), bias[j * lanes + l] (COLUMN_BIAS) and the residual at the
     place of y (RESIDUAL), and limits to [low, high] of `scalars` (CLAMP). Every element is read
     before it is written there. Every `unroll` steps it asks for the cache line `ahead` elements beyond
@@ -95,7 +96,9 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
             _, pointer, *sums = repeat(b, tail, [index, pointer, *sums], some(1))
             return [v.at(place, 1), pointer, *sums]
 
-        _, _, *sums = repeat(b, tap_count, [taps, weights, *[v.zero] * (rows * columns)], tap)
+        _, end, *sums = repeat(b, tap_count, [taps, weights, *[v.no_sum] * (rows * columns)], tap)
+
+        sums = v.scale(sums, end, columns, v.at(scalars, ALPHA))
 
         places = [
             (r, j, b.add(b.mul(number(r), y_row), b.mul(number(j), y_block)))

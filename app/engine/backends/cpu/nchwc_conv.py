@@ -2,15 +2,16 @@
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking, half_weights, nchwc
 from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
+from app.engine.backends.cpu.nchwc_geometry import Cut, Geometry, chunks_of, geometry, packed_weights
 from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
@@ -18,8 +19,8 @@ from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
-from app.engine.operators.conv_geometry import Window
 from app.engine.types.layout import Layout
+from app.engine.types.saturation import VNNI
 from app.engine.types.target import Target
 from app.kernels.cpu import matrix_tiles
 from app.kernels.cpu.codegen import tiles
@@ -30,6 +31,8 @@ Array = np.ndarray[Any, Any]
 DEPTH = 320  # steps of the reduction whose panel of two vectors stays in the first cache
 OUTPUTS = 16 * 1024  # byte of a strip's output of one block that stay in the first cache
 INPUTS = 192 * 1024  # byte of a strip's input in a chunk that stay in the second
+PEAK = 1.0  # operations of float32 that take as long as looking for the largest element takes for each
+FACTORS = 16  # elements of a thread's workspace for the scale of a strip and the limits of results
 TILED_INPUTS, TILED_OUTPUTS = 512 * 1024, 64 * 1024  # the same where tile registers multiply
 
 # Vectors of a tile, first as it is and then another number that is worth measuring, by lanes: 8 x 3 loads
@@ -67,140 +70,6 @@ def stem_rejection(group: Group, _context: PlanningContext) -> str | None:
 def stem_layouts(group: Group, context: PlanningContext) -> Mapping[ir.Value, Layout]:
     """Those of the others: the input is plain."""
     return {v: at for v, at in nchwc.layouts(group, context).items() if v is not group.anchor.inputs[0]}
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How a convolution is cut into units.
-
-    Attributes:
-        rows: output rows of a strip at most; strips differ by no more than `step`.
-        chunk: whole input blocks of a chunk.
-        wide: blocks of output channels of a tile.
-        part: blocks of output channels of a unit.
-        step: what the rows of a strip are a multiple of.
-    """
-
-    rows: int
-    chunk: int
-    wide: int
-    part: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """A convolution as the kernel sees it.
-
-    Attributes:
-        rows, columns: of the output; a pointwise convolution has pixels as rows of one column.
-        h, w: of the input in the same sense.
-        stride_h, stride_w: in pixels of the input.
-        down, along: offsets of taps along the axes.
-        x_lanes: elements of a block of the input, each a channel or a pair of them; 1 for planes.
-        copied: whether strips are copied with their padding, or rounded to pairs.
-    """
-
-    tiled: ClassVar[bool] = False  # whether tile registers multiply, see `tiled_conv`
-
-    window: Window
-    rows: int
-    columns: int
-    h: int
-    w: int
-    stride_h: int
-    stride_w: int
-    down: tuple[int, ...]
-    along: tuple[int, ...]
-    x_lanes: int
-    copied: bool
-
-    @property
-    def top(self) -> int:
-        """Rows before the first of the input."""
-        return max(-self.down[0], 0) if self.copied else 0
-
-    @property
-    def left(self) -> int:
-        """Pixels before the first of a row of the input."""
-        return max(-self.along[0], 0) if self.copied else 0
-
-    @property
-    def line(self) -> int:
-        """Pixels of a row as a strip has it."""
-        if not self.copied:
-            return self.w
-        reach = (self.columns - 1) * self.stride_w + self.along[-1] + self.left + 1
-        return max(reach, self.left + 1)
-
-    def lines(self, rows: int) -> int:
-        """Input rows of a strip of `rows` output rows."""
-        return (rows - 1) * self.stride_h + self.down[-1] + self.top + 1
-
-    @property
-    def phases(self) -> tuple[int, int]:
-        """How many phases of the strides along the axes a strip has apart."""
-        return 1, 1
-
-    def strip(self, rows: int) -> int:
-        """Elements of a strip of `rows` output rows."""
-        return -(-self.window.channels // self.x_lanes) * self.lines(rows) * self.line * self.x_lanes
-
-    def places(self, rows: int) -> tuple[Array, Array]:
-        """Where output pixels of a strip and taps read it, as offsets of elements.
-
-        Those of taps count from the pixel where the window begins, which is in the strip.
-        """
-        row, pixel = self.x_lanes * self.stride_h * self.line, self.x_lanes * self.stride_w
-        pixels = np.add.outer(np.arange(rows) * row, np.arange(self.columns) * pixel)
-        plane = self.lines(rows) * self.line if self.copied else self.h * self.w
-        planes = range(self.window.channels if self.x_lanes == 1 else 1)
-        down = [(i + self.top) * self.line * self.x_lanes for i in self.down]
-        along = [(j + self.left) * self.x_lanes for j in self.along[: 1 if self.side_by_side else None]]
-        return pixels, np.array([c * plane + i + j for c in planes for i in down for j in along], np.int64)
-
-    def without_sizes(self) -> "Geometry":
-        """The same for any size of the image: what packed weights depend on."""
-        window = replace(self.window, batch=0, size=(0, 0, 0), out=(0, 0, 0))
-        return replace(self, window=window, rows=0, columns=0, h=0, w=0, copied=False)
-
-    def weights(self, array: Array, *, paired: bool) -> Array:
-        """Weights[outputs, channels, taps], or pairs of their channels."""
-        flat = array.reshape(*array.shape[:2], -1)
-        return tiles.pack_bfloats(flat) if paired else flat
-
-    def row_bytes(self, blocks: int) -> int:
-        """Bytes that so many blocks of a row of the input take in a strip."""
-        return (blocks * self.x_lanes if self.x_lanes > 1 else self.window.channels) * 4 * self.w
-
-    @property
-    def static(self) -> tuple[object, ...]:
-        """Further arguments of the generator."""
-        return ()
-
-    @property
-    def side_by_side(self) -> bool:
-        """True if the taps of a row are steps of the reduction: planes without dilation."""
-        steps = {b - a for a, b in itertools.pairwise(self.along)}
-        return self.x_lanes == 1 and steps <= {1}
-
-
-def geometry(group: Group, lanes: int, *, paired: bool = False, flat: bool = True) -> Geometry:
-    """The geometry of a convolution whose input has blocks of this many channels.
-
-    One of pairs of channels has half as many: those of its window are pairs. With `flat` a pointwise one has
-    no rows.
-    """
-    window = conv_geometry.of_conv(group)
-    if paired:
-        window, lanes = replace(window, channels=-(-window.channels // 2)), max(lanes // 2, 1)
-    if flat and window.flat() is not window:
-        return Geometry(window, window.pixels, 1, window.pixels, 1, 1, 1, (0,), (0,), lanes, paired)
-    (_, rows, columns), (_, h, w), (_, down, along) = window.out, window.size, window.offsets
-    (_, stride_h, stride_w) = window.stride
-    outside = paired or down[0] < 0 or along[0] < 0
-    outside |= (rows - 1) * stride_h + down[-1] >= h or (columns - 1) * stride_w + along[-1] >= w
-    return Geometry(window, rows, columns, h, w, stride_h, stride_w, down, along, lanes, outside)
 
 
 def cut(shape: Geometry, context: PlanningContext, follows: bool) -> Cut:
@@ -260,44 +129,6 @@ def _unit_seconds(shape: Geometry, strips: int, rows: int, part: int, target: Ta
     return seconds + 4 * moved / target.memories[0].bandwidth
 
 
-def packed_weights(group: Group, shape: Geometry, parts: Cut, lanes: int, dtype: str) -> Constant:
-    """Weights in the order of use."""
-    weights = graph.operand(group.anchor, 1)
-    array, paired = graph.array(weights), dtype in tiles.BFLOAT_PAIRS
-    # Equal operands are packed once, for any number of shapes.
-    unsized, blocks = shape.without_sizes(), replace(parts, rows=0, step=0)
-
-    def packed() -> Array:
-        return tiles.in_right_element(
-            dtype, _panels(unsized.weights(array, paired=paired), unsized, blocks, lanes)
-        )
-
-    return Constant(packed, weights.name or "")
-
-
-def _panels(array: Array, shape: Geometry, parts: Cut, lanes: int) -> Array:
-    """Weights[outputs, channels, taps] in the order of use."""
-    window = shape.window
-    matrices = array.reshape(window.groups, window.outputs, window.channels, -1)
-    if shape.side_by_side:
-        along = len(shape.along)
-        matrices = np.moveaxis(matrices.reshape(*matrices.shape[:2], -1, along), 3, 2)
-        chunks = [(0, along)]
-    elif shape.x_lanes == 1:
-        matrices = matrices.reshape(*matrices.shape[:2], 1, -1)
-        chunks = [(0, 1)]
-    else:
-        whole = window.channels // shape.x_lanes
-        firsts = list(range(0, max(whole, 1), parts.chunk))
-        ends = [*firsts[1:], None]
-        chunks = [
-            (f * shape.x_lanes, (window.channels if e is None else e * shape.x_lanes) - f * shape.x_lanes)
-            for f, e in zip(firsts, ends)
-        ]
-    packed = [tiles.pack_blocks(m, lanes, parts.wide, parts.part, chunks) for m in matrices]
-    return np.concatenate(packed)
-
-
 def widths_of(out_blocks: int, parts: Cut) -> tuple[int, ...]:
     """Blocks of the tiles that a convolution takes.
 
@@ -313,11 +144,15 @@ def widths_of(out_blocks: int, parts: Cut) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Which of the rows it is: over planes or blocks, of float32, pairs of bfloat16 or 16-bit weights."""
+    """Which of the rows it is: over planes or blocks, of float32, 16-bit weights or pairs.
+
+    Pairs are of bfloat16, or `scaled` ones of integers.
+    """
 
     plain_input: bool = False
     paired: bool = False
     half: bool = False
+    scaled: bool = False
 
     def geometry(self, group: Group, context: PlanningContext) -> Geometry:
         """The geometry of a convolution in this form."""
@@ -328,11 +163,13 @@ class Form:
         """Type of the factors."""
         if self.half:
             return half_weights.dtype_of(graph.operand(group.anchor, 1), context) or "float32"
+        if self.scaled:
+            return tiles.SCALED_PAIRS
         return bfloat.dtype(context) if self.paired else "float32"
 
     def rejection(self, group: Group, context: PlanningContext) -> str | None:
         """Reason why it does not apply."""
-        reason = bfloat.rejection(context) if self.paired else None
+        reason = bfloat.rejection(context) if self.paired and not self.scaled else None
         reason = reason or (stem_rejection if self.plain_input else rejection)(group, context)
         if reason is None and self.half:
             return half_weights.rejection_of(graph.operand(group.anchor, 1), context)
@@ -355,7 +192,7 @@ def sizes_of(
     strip = shape.strip(parts.rows) if shape.copied else 0
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
-    work += -work % (blocking.LINE // 4)
+    work += -work % (blocking.LINE // 4) + (FACTORS if form.scaled else 0)
     return NchwcConvSizes(
         groups=window.groups,
         x_image=-(-channels // source_lanes) * x_block,
@@ -381,7 +218,7 @@ def sizes_of(
         tail=tail,
         chunk=parts.chunk,
         tap_count=tap_count,
-        depth=window.depth,
+        depth=window.depth + (len(chunks_of(shape, parts)) if form.scaled else 0),
         out_blocks=-(-window.outputs // lanes),
         part=parts.part,
         strip_size=strip,
@@ -441,7 +278,9 @@ def _cost(form: Form, group: Group, context: PlanningContext) -> float:
     if form.paired:
         x = graph.operand(group.anchor, 0)
         padded = 2 * window.channels / max(conv_geometry.of_conv(group).channels, 1)
-        products = products * padded / bfloat.rate(context) + bfloat.ROUNDING * graph.elements(x)
+        rate = scaled_rate(context) if form.scaled else bfloat.rate(context)
+        rounding = bfloat.ROUNDING + (PEAK if form.scaled else 0.0)
+        products = products * padded / rate + rounding * graph.elements(x)
     moved = total_bytes(group)
     if form.half:
         products *= half_weights.CONVERSION
@@ -449,11 +288,18 @@ def _cost(form: Form, group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, products, 0.95, moved)
 
 
+def scaled_rate(context: PlanningContext) -> float:
+    """Products of integers of 16 bits a second over those of float32; without VNNI by two instructions."""
+    return 2.0 if VNNI & set(context.target.isa) else 1.3
+
+
 FORMS = {
     "conv.blocked": Form(),
     "conv.blocked_stem": Form(plain_input=True),
     "conv.blocked_bf16": Form(paired=True),
     "conv.blocked_stem_bf16": Form(plain_input=True, paired=True),
+    "conv.blocked_int16": Form(paired=True, scaled=True),
+    "conv.blocked_stem_int16": Form(plain_input=True, paired=True, scaled=True),
     "conv.blocked_half_weights": Form(half=True),
 }
 
@@ -473,7 +319,7 @@ def rows(
             inplace=nchwc.inplace,
             layouts=stem_layouts if form.plain_input else nchwc.layouts,
             tunings=("",) if form.plain_input else TUNINGS,
-            precision="bf16" if form.paired else "f32",
+            precision="int16" if form.scaled else "bf16" if form.paired else "f32",
             rank=rank,
         )
         for name, form in forms.items()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
+from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise, nchwc_geometry
 from app.engine.backends.cpu.calls import Operands, of_type, size_operand, typed_call
 from app.engine.backends.cpu.nchwc_depthwise import depthwise_rejection
 from app.engine.backends.cpu.rows import after, group_roofline
@@ -75,7 +75,7 @@ class Cut:
         return -(-self.rows // self.strip_rows)
 
 
-def _cut(shape: nchwc_conv.Geometry, context: PlanningContext) -> Cut:
+def _cut(shape: nchwc_geometry.Geometry, context: PlanningContext) -> Cut:
     """Strips whose input fits the second cache, and as many as threads share evenly."""
     window = shape.window
     channels = window.groups * window.channels
@@ -111,7 +111,9 @@ def _packed(weights: ir.Value, window: conv_geometry.Window, lanes: int) -> Cons
     return Constant(panels, weights.name or "")
 
 
-def _sizes(shape: nchwc_conv.Geometry, cut: Cut, chunk_count: int, flags: int, lanes: int) -> NhwcConvSizes:
+def _sizes(
+    shape: nchwc_geometry.Geometry, cut: Cut, chunk_count: int, flags: int, lanes: int
+) -> NhwcConvSizes:
     """Sizes of a convolution, among them the workspace of a thread: a copied strip and a spare tile."""
     window, lines = shape.window, shape.lines(cut.strip_rows)
     channels = window.groups * window.channels
@@ -151,7 +153,7 @@ def _sizes(shape: nchwc_conv.Geometry, cut: Cut, chunk_count: int, flags: int, l
 
 def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     lanes = context.target.vector_lanes
-    shape = nchwc_conv.geometry(group, 1)
+    shape = nchwc_geometry.geometry(group, 1)
     window, ends = shape.window, nchwc.ends(group, context, LAST)
     cut = _cut(shape, context)
     chunks = _chunks(window, shape.line, shape.top * shape.line + shape.left)

@@ -11,9 +11,10 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu import nchwc, nchwc_conv, nchwc_depthwise, winograd
+from app.engine.backends.cpu import nchwc, nchwc_conv, nchwc_depthwise, nchwc_geometry, winograd
 from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, size_operand
-from app.engine.backends.cpu.nchwc_conv import Cut, Form, Geometry
+from app.engine.backends.cpu.nchwc_conv import Form
+from app.engine.backends.cpu.nchwc_geometry import Cut, Geometry
 from app.engine.backends.cpu.nchwc_pool import window_sizes
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall
@@ -73,7 +74,7 @@ class _Lines:
         follows = bool(nchwc.ends(group, context).epilogue.recipe)
         parts = nchwc_conv.cut(form.geometry(group, context), context, follows)
         lanes = 1 if form.plain_input else context.target.vector_lanes
-        shape = nchwc_conv.geometry(group, lanes, flat=False)
+        shape = nchwc_geometry.geometry(group, lanes, flat=False)
         if len(shape.down) > 1:  # rows of a ring that a window reads do not lie side by side
             shape = replace(shape, copied=True)
         blocks = nchwc.blocks_of(shape.window.outputs, context)
@@ -144,7 +145,7 @@ def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip
     sizes = replace(sizes, x_block=x_block, x_image=sizes.x_image // shape.h * x.rows)
     before: Operands = (
         ("float32*", x.argument),
-        ("float32*", nchwc_conv.packed_weights(group, shape, parts, lanes, "float32")),
+        ("float32*", nchwc_geometry.packed_weights(group, shape, parts, lanes, "float32")),
         ("float32*", y.argument),
         *_in_places(ends.addends, strip),
         *of_type("int64*", Constant(pixels.astype(np.int64)), Constant(taps)),

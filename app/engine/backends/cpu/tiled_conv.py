@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from app.engine.backends.cpu import bfloat, nchwc_conv
-from app.engine.backends.cpu.nchwc_conv import Array, Form, Geometry
+from app.engine.backends.cpu import bfloat, nchwc_conv, nchwc_geometry
+from app.engine.backends.cpu.nchwc_conv import Form
+from app.engine.backends.cpu.nchwc_geometry import Array, Geometry
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.group import Group
@@ -121,7 +122,7 @@ class Interleaved(Geometry):
 
 def _phased(group: Group, context: PlanningContext) -> Phased:
     window, lanes = conv_geometry.of_conv(group), context.target.vector_lanes
-    plain = nchwc_conv.geometry(group, lanes, paired=True)
+    plain = nchwc_geometry.geometry(group, lanes, paired=True)
     channels = -(-window.channels // (2 * lanes)) * lanes
     return Phased(
         replace(plain.window, channels=channels), plain.rows, plain.columns, plain.h, plain.w,

@@ -130,6 +130,12 @@ def _exact(compilation: Compilation, halves: Collection[str]) -> dict[str, str]:
     }
 
 
+def _chosen(compilation: Compilation, sites: Collection[str]) -> dict[str, str]:
+    """Nodes that may be products of integers of 16 bits: why, by name."""
+    names = (node.name or "" for node in compilation.model.graph.all_nodes())
+    return {name: "chosen under the error budget" for name in names if seconds.origin(name, sites)}
+
+
 @dataclass(frozen=True, slots=True)
 class Planner:
     """Plans and runs models of a search; each goes through a file, as a model of a job does."""
@@ -148,14 +154,17 @@ class Planner:
         """True if seconds are measured."""
         return self.compiler is not None and self.options.timings != "predicted"
 
-    def plan(self, model: ir.Model, halves: Collection[str]) -> Program:
-        """The program of a model whose sites `halves` may be computed in bfloat16."""
+    def plan(self, model: ir.Model, halves: Mapping[str, str]) -> Program:
+        """The program of a model whose sites `halves` may be computed in 16 bits, of these candidates."""
         path = self.scratch / "planned.onnx"
         export(model, path)
         compilation = session.canonical(load(path), self.target, self.options, self.bindings, load_registry())
         options = self.options
-        if halves:
-            options = replace(options, precision="bf16", exact=_exact(compilation, set(halves)))
+        bfloats, integers = ({s for s, name in halves.items() if name == kind} for kind in ("bf16", "int16"))
+        if bfloats:
+            options = replace(options, precision="bf16", exact=_exact(compilation, bfloats))
+        if integers:
+            options = replace(options, int16=_chosen(compilation, integers))
         if self.compiler is not None and self.measures:
             compilation = session.measured(compilation, options, self.compiler)
         return session.planned(compilation, options)

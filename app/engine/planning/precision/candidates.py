@@ -9,13 +9,15 @@ from app.engine.types.precision import resolve
 from app.engine.types.saturation import VNNI
 from app.engine.types.target import Target
 
-# How the first operand is rounded: not, to bfloat16, by a scale from calibration, or by a run's own range.
-Activation: TypeAlias = Literal["float32", "bf16", "static", "dynamic"]
+# How the first operand is rounded: not, to 16 bits with a scale of its own, to bfloat16, by a scale from
+# calibration, or by a run's own range.
+Activation: TypeAlias = Literal["float32", "int16", "bf16", "static", "dynamic"]
 
 MATMULS = ("MatMul", "Gemm")
 PRODUCTS = ("Conv", *MATMULS)
 FLOAT32 = "f32"
 HALF_BITS = 16
+OWN = "numba-cpu"  # the backend whose kernels multiply integers of 16 bits
 NARROW_BITS = 7  # of weights whose pairs of products with uint8 fit int16: 2 x 255 x 63 < 2^15
 
 
@@ -25,7 +27,7 @@ class Candidate:
 
     Attributes:
         name: in the report.
-        bits: of weights, which are signed integers with one zero point, 0; bfloat16 where there are 16.
+        bits: of weights, which are signed integers with one zero point, 0; kernels round those of 16.
         block: steps of the reduction that share a scale; 0: one scale for each output channel.
         activation: how the first operand is rounded; by a scale, to uint8.
         beside: whether other readers of a rounded activation read it in float32 still.
@@ -41,7 +43,7 @@ class Candidate:
 
     @property
     def half(self) -> bool:
-        """True if operands are bfloat16: a choice of kernels, which the graph does not tell."""
+        """True if operands have 16 bits: a choice of kernels, which the graph does not tell."""
         return self.bits == HALF_BITS
 
     @property
@@ -64,6 +66,7 @@ class Candidate:
 
 # Those that round an activation alike: the more exact first. One that saves no time over it is not offered.
 CANDIDATES: tuple[Candidate, ...] = (
+    Candidate("int16", HALF_BITS, 0, "int16", True, ("Conv",)),
     Candidate("bf16", HALF_BITS, 0, "bf16", True, PRODUCTS),
     Candidate("int8-beside-f32", 8, 0, "static", True, PRODUCTS),
     Candidate("int8", 8, 0, "static", False, PRODUCTS),
@@ -85,8 +88,11 @@ def saturates(target: Target) -> bool:
 def offered(target: Target) -> tuple[Candidate, ...]:
     """Candidates for a target.
 
-    Weights of 7 bits help only where pairs of products are added in 16 bits; bfloat16 needs kernels.
+    Weights of 7 bits help only where pairs of products are added in 16 bits; 16 bits need kernels.
     """
-    halves = resolve(Options(precision="bf16"), target).used == "bf16"
-    applies = {HALF_BITS: halves, NARROW_BITS: saturates(target)}
-    return tuple(row for row in CANDIDATES if applies.get(row.bits, True))
+    applies = {
+        "bf16": resolve(Options(precision="bf16"), target).used == "bf16",
+        "int16": OWN in target.backends and "avx2" in target.isa,
+    }
+    rows = (row for row in CANDIDATES if applies.get(row.activation, True))
+    return tuple(row for row in rows if row.bits != NARROW_BITS or saturates(target))

@@ -9,7 +9,7 @@ bisection. What is chosen is planned, run against float32 on these samples, and 
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -45,8 +45,8 @@ ROUNDS = 4  # choices that are planned and checked, each with seconds as the one
 
 Array = np.ndarray[Any, Any]
 
-# The program of a model, and of its sites that may be computed in bfloat16.
-Plan: TypeAlias = Callable[[ir.Model, Collection[str]], Program]
+# The program of a model, and of its sites that kernels may round to 16 bits: candidates by site.
+Plan: TypeAlias = Callable[[ir.Model, Mapping[str, str]], Program]
 # Seconds by site of programs that take turns; of what belongs to none by the empty name.
 Seconds: TypeAlias = Callable[[Sequence[Program]], Sequence[Mapping[str, float]]]
 # Outputs of a program on samples, None where it does not run here.
@@ -188,7 +188,7 @@ class Search:
 
     def _timed(self) -> tuple[Program, dict[str, tuple[Candidate, ...]]]:
         """The program in float32, and by site the candidates that are faster."""
-        float32 = self._machine.plan(self._plain, ())
+        float32 = self._machine.plan(self._plain, {})
         (base,) = self._machine.seconds([float32])
         self._seconds = {s.name: {FLOAT32: base[s.name]} for s in self._sites}
         self._found.seconds, self._found.rest = self._seconds, base[""]
@@ -219,7 +219,7 @@ class Search:
 
     def _program(self, assignment: Assignment) -> tuple[Program, ir.Model]:
         model = quantized(self._plain, self._sites, assignment, self._numbers.quantities)
-        halves = [name for name, candidate in assignment.items() if BY_NAME[candidate].half]
+        halves = {name: candidate for name, candidate in assignment.items() if BY_NAME[candidate].half}
         return self._machine.plan(model, halves), model
 
     def _noise(self, assignment: Assignment) -> tuple[float, float]:

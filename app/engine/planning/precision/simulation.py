@@ -7,6 +7,7 @@ steps of 8 bits where that decides a tie. onnxruntime runs without optimizations
 8 bits and saturate on CPUs without VNNI.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from app.engine.planning.precision.sites import Site, activations
 from app.engine.report.onnx import export
 from app.engine.runtime import oracle
 from app.engine.types.errors import GraphError
+from app.kernels.cpu.codegen import tiles
 
 Array = np.ndarray[Any, Any]
 Sample = Mapping[str, object]
@@ -32,6 +34,8 @@ Sample = Mapping[str, object]
 Visit = Callable[[str, Array], object]
 
 OFF = Levels(1.0, 0)
+SHARING = 640  # products that share a scale of 16-bit weights at most
+LEAST = 1e-30  # of the magnitude that such a scale follows from
 
 
 class Simulation:
@@ -47,6 +51,7 @@ class Simulation:
         export(_switched(plain, self._sites), path)
         self._run = self._session(path)
         self._restored: dict[str, tuple[Rounded, Array]] = {}  # weights that a site had last, not in float32
+        self._shorts: dict[str, Array] = {}  # weights of sites in int16
 
     def observe(self, samples: Sequence[Sample], visit: Visit, names: Sequence[str]) -> None:
         """Compute samples in float32; `visit` is called with name and array of each of these activations."""
@@ -88,6 +93,7 @@ class Simulation:
             fed[_own(site)] = np.array(kind != "float32")
             fed[_drawn(site)] = np.array(kind == "dynamic")
             fed[_half(site)] = np.array(kind == "bf16")
+            fed[_short(site)] = np.array(kind == "int16")
             if row is not None and row.for_all:
                 shared.add(site.activation)
         for name in activations(self._sites):
@@ -98,6 +104,10 @@ class Simulation:
         return fed
 
     def _weights(self, site: Site, given: Quantities, row: Candidate) -> Array:
+        if row.activation == "int16":
+            if site.name not in self._shorts:
+                self._shorts[site.name] = short_weights(site.array)
+            return self._shorts[site.name]
         if row.half:
             return site.array.astype(ml_dtypes.bfloat16).astype(np.float32)
         rounded = given.weights[site.name, row.name]
@@ -132,6 +142,19 @@ def _drawn(site: Site) -> str:
 
 def _half(site: Site) -> str:
     return f"{site.name}#half"
+
+
+def _short(site: Site) -> str:
+    return f"{site.name}#short"
+
+
+def short_weights(array: Array) -> Array:
+    """Weights of a convolution as kernels round them to 16 bits: at most so many products have a scale."""
+    taps = math.prod(array.shape[2:])
+    step = max(SHARING // taps, 1)
+    parts = [tiles.scaled_integers(array[:, c : c + step]) for c in range(0, array.shape[1], step)]
+    real = [integers * scales.reshape(-1, *(1,) * (array.ndim - 1)) for integers, scales in parts]
+    return np.concatenate(real, axis=1).astype(np.float32)
 
 
 def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
@@ -175,7 +198,10 @@ def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
         integer = ir.Node("", "If", [drawn], [_branch("then", dynamic), _branch("else", static)])
         _typed(integer, x, f"{site.name}#integer")
         half = fed(_half(site), None, ir.DataType.BOOL)
-        own = ir.Node("", "If", [half], [_branch("then", _bfloat(x)), _branch("else", [integer])])
+        short = fed(_short(site), None, ir.DataType.BOOL)
+        whole = ir.Node("", "If", [short], [_branch("then", _shorts(x)), _branch("else", [integer])])
+        _typed(whole, x, f"{site.name}#whole")
+        own = ir.Node("", "If", [half], [_branch("then", _bfloat(x)), _branch("else", [whole])])
         _typed(own, x, f"{site.name}#rounded")
         switch = _switch(x, fed(_own(site), None, ir.DataType.BOOL), [own], f"{site.name}#")
         main.insert_before(node, switch)
@@ -234,6 +260,22 @@ def _bfloat(x: ir.Value) -> list[ir.Node]:
     short = ir.Node("", "Cast", [x], [ir.AttrInt64("to", int(ir.DataType.BFLOAT16))])
     real = ir.Node("", "Cast", [short.outputs[0]], [ir.AttrInt64("to", int(ir.DataType.FLOAT))])
     return _named(x, [short, real])
+
+
+def _shorts(x: ir.Value) -> list[ir.Node]:
+    """Multiples of a scale by which the largest magnitude is SCALED_MOST: kernels take those of strips."""
+    limits = [
+        ir.node("Constant", [], {"value": ir.tensor(np.float32(n))}) for n in (LEAST, tiles.SCALED_MOST)
+    ]
+    least, most = (node.outputs[0] for node in limits)
+    magnitudes = ir.Node("", "Abs", [x])
+    peak = ir.Node("", "ReduceMax", list(magnitudes.outputs), [ir.AttrInt64("keepdims", 0)])
+    bounded = ir.Node("", "Max", [peak.outputs[0], least])
+    scale = ir.Node("", "Div", [bounded.outputs[0], most])
+    quotient = ir.Node("", "Div", [x, scale.outputs[0]])
+    integers = ir.Node("", "Round", list(quotient.outputs))
+    real = ir.Node("", "Mul", [integers.outputs[0], scale.outputs[0]])
+    return _named(x, [*limits, magnitudes, peak, bounded, scale, quotient, integers, real])
 
 
 def _typed(node: ir.Node, like: ir.Value, name: str) -> None:

@@ -131,7 +131,7 @@ def _option(site: Site, name: str, found: Found) -> Json:
     rejection = site.rejection(BY_NAME[name])
     if rejection is None and spent and name not in spent:
         exact = f"{name} gains nothing on this target, which multiplies 8 bits exactly"
-        none = "no kernel for this target multiplies bfloat16"
+        none = "no kernel for this target multiplies such operands"
         rejection = found.untimed.get(name, none if BY_NAME[name].half else exact)
     if rejection is None and error is None and name in spent:
         than = "float32" if spent[name] >= GAIN * spent[FLOAT32] else "a more exact precision"

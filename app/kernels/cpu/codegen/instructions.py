@@ -27,11 +27,13 @@ from app.kernels.cpu.codegen.tiles import (
     FIXED_POINT,
     FIXED_STEPS,
     FIXED_WORDS,
+    FLOAT_PAIRS,
     HALF_RIGHTS,
     LEFT_UNSIGNED,
     PACKED,
     PAIRS,
     RIGHT_UNSIGNED,
+    SCALED_PAIRS,
     panel_sizes,
 )
 from app.kernels.cpu.runtime.processor import compiled_for
@@ -44,7 +46,7 @@ ELEMENTS = {
     "int64": (types.int64, ll.IntType(64), 8),
     "uint64": (types.uint64, ll.IntType(64), 8),
     **dict.fromkeys(PACKED, (types.int32, ll.IntType(32), 4)),
-    **dict.fromkeys((*BFLOAT_PAIRS, FIXED_POINT, *HALF_RIGHTS), (types.float32, ll.FloatType(), 4)),
+    **dict.fromkeys((*FLOAT_PAIRS, FIXED_POINT, *HALF_RIGHTS), (types.float32, ll.FloatType(), 4)),
 }
 I1, I8, I16, I32, I64 = (ll.IntType(n) for n in (1, 8, 16, 32, 64))
 
@@ -124,10 +126,16 @@ class Vectors:
         fixed = dtype == FIXED_POINT
         self.together = FIXED_STEPS if fixed else 1  # steps of a reduction
         self.words = FIXED_WORDS if fixed else 1  # vectors that hold their second operands
-        self.scaled = fixed  # sums are multiplied by what follows the second operand
+        self.shorts = dtype == SCALED_PAIRS  # sums are int32
+        self.scaled = fixed or self.shorts  # sums are multiplied by what follows the second operand
         self.type = ll.VectorType(self.element, lanes)
         self.zero = ll.Constant(self.type, [0.0 if self.floating else 0] * lanes)
         self.suffix = f"v{lanes}{'f' if self.floating else 'i'}{self.nbytes * 8}"
+
+    @property
+    def no_sum(self) -> Any:
+        """Zero sums of `dot`."""
+        return ll.Constant(ll.VectorType(I32, self.lanes), [0] * self.lanes) if self.shorts else self.zero
 
     def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
         return cgutils.get_or_insert_function(self.b.module, ll.FunctionType(result, arguments), name)
@@ -172,11 +180,17 @@ class Vectors:
             fourth = self.b.or_(fourth, self.b.and_(self.b.shl(words[i], all_(24 - 8 * i)), all_(mask)))
         return [self.b.sitofp(v, self.type) for v in (*words, fourth)]
 
-    def scale(self, sums: list[Any], end: Any, columns: int) -> list[Any]:
-        """Rows of `columns` vectors of sums times what follows the last step of a panel, see `tiles`."""
+    def scale(self, sums: list[Any], end: Any, columns: int, factor: Any = None) -> list[Any]:
+        """Rows of `columns` vectors of sums times what follows the last step of a panel, see `tiles`.
+
+        `factor` is the address of the scale of left operands, where they have one.
+        """
         if not self.scaled:
             return sums
         scales = [self.load(self.at(end, self.lanes * j)) for j in range(columns)]
+        if self.shorts:
+            scales = [self.multiply(x, self.broadcast(factor)) for x in scales]
+            sums = [self.b.sitofp(x, self.type) for x in sums]
         return [self.multiply(x, scales[i % columns]) for i, x in enumerate(sums)]
 
     def right(self, pointer: Any, index: int) -> Any:
@@ -244,7 +258,10 @@ class Vectors:
         """
         if self.dtype in BFLOAT_PAIRS:
             return self._bfloat_products(x, y, z)
-        if self.dtype in (PAIRS, BYTE_PAIRS):
+        if self.shorts:
+            kind = ll.VectorType(I32, self.lanes)
+            x, y = (self.b.bitcast(v, kind) for v in (x, y))
+        if self.shorts or self.dtype in (PAIRS, BYTE_PAIRS):
             return self.b.add(self.pair_products(x, y), z)
         if self.dtype in DOTS:
             return self._quad_dot(x, y, z)

@@ -37,6 +37,12 @@ BFLOATS, SHIFTED_BFLOATS = "bfloat16x2", "bfloat16x2_shifted"
 # pairs, zeros at the end.
 TILED_BFLOATS = "bfloat16x2_tiled"
 BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS, TILED_BFLOATS)
+# Two int16 in the bits of one float32, low half first: float32 in fixed point. Left operands have one scale,
+# known when the kernel runs, right ones a scale for each column, which follows the last step of their panel;
+# sums of a panel are int32, see `SCALED_MOST`, then float32 times both scales.
+SCALED_PAIRS = "int16x2_scaled"
+SCALED_MOST = 2**13 - 1  # of the magnitude of left operands; right ones are so small that no sum leaves int32
+FLOAT_PAIRS = (*BFLOAT_PAIRS, SCALED_PAIRS)
 # float32 times right operands of 24 bits in fixed point, with a scale for each column: three quarters of the
 # memory, with the precision of a float32 at the largest of the column. Four steps of a reduction lie together
 # in three int32, see `pack_fixed`; k counts such fours.
@@ -99,7 +105,7 @@ def element(dtype: str) -> str:
     """The type of an element in memory, as NumPy and numba name it."""
     if dtype in PACKED:
         return "int32"
-    return "float32" if dtype in (*BFLOAT_PAIRS, FIXED_POINT, *HALF_RIGHTS) else dtype
+    return "float32" if dtype in (*FLOAT_PAIRS, FIXED_POINT, *HALF_RIGHTS) else dtype
 
 
 def vectors_for(columns: int, dtype: str, lanes: int) -> int:
@@ -331,7 +337,35 @@ def block_groups(blocks: int, wide: int) -> list[tuple[int, int]]:
     return groups
 
 
-def pack_blocks(weights: Array, lanes: int, wide: int, part: int, chunks: list[tuple[int, int]]) -> Array:
+def scaled_integers(array: Array) -> tuple[Array, Array]:
+    """float32[outputs, ...] as integers of 16 bits and the scale of each output, float32.
+
+    Scales are the least with which no sum of their products with SCALED_MOST leaves int32.
+    """
+    flat = array.reshape(len(array), -1).astype(np.float64)
+    magnitudes = np.abs(flat)
+    # Rounding adds a half to each magnitude at most.
+    most = (2**31 - 1) // SCALED_MOST - (flat.shape[1] + 1) / 2
+    scales = np.maximum(magnitudes.max(1, initial=0.0) / (2**15 - 1), magnitudes.sum(1) / most)
+    scales = np.nextafter(scales.astype(np.float32), np.float32(np.inf))
+    scales[~flat.any(1)] = 0.0
+    integers = np.rint(flat / np.where(scales, scales, 1.0).astype(np.float64)[:, None])
+    return integers.astype(np.int16).reshape(array.shape), scales
+
+
+def pack_shorts(integers: Array) -> Array:
+    """int16[..., k, n] to float32[..., ceil(k / 2), n]: neighbors along k in one element."""
+    return pack_steps(integers, 2).view(np.float32)
+
+
+def pack_blocks(
+    weights: Array,
+    lanes: int,
+    wide: int,
+    part: int,
+    chunks: list[tuple[int, int]],
+    tails: Array | None = None,
+) -> Array:
     """Weights of a convolution over blocked images in the order of use.
 
     Args:
@@ -340,6 +374,7 @@ def pack_blocks(weights: Array, lanes: int, wide: int, part: int, chunks: list[t
         wide: see `block_groups`.
         part: blocks of output channels that are grouped together.
         chunks: (first, count) channels of each chunk of the reduction.
+        tails: T[outputs, chunks], a further step behind those of each chunk.
 
     Returns:
         for each group of blocks, each chunk: [taps, channels, blocks * lanes], one after the other;
@@ -349,12 +384,13 @@ def pack_blocks(weights: Array, lanes: int, wide: int, part: int, chunks: list[t
     blocks = -(-outputs // lanes)
     whole = np.zeros((blocks * lanes, channels, taps), weights.dtype)
     whole[:outputs] = weights
-    panels = [
-        whole[(start + first) * lanes : (start + first + size) * lanes, c : c + count]
-        .transpose(2, 1, 0)
-        .ravel()
-        for start in range(0, blocks, part)
-        for first, size in block_groups(min(part, blocks - start), wide)
-        for c, count in chunks
-    ]
+    ends = np.zeros((blocks * lanes, 0 if tails is None else len(chunks)), weights.dtype)
+    if tails is not None:
+        ends[:outputs] = tails
+    panels = []
+    for start in range(0, blocks, part):
+        for first, size in block_groups(min(part, blocks - start), wide):
+            own = slice((start + first) * lanes, (start + first + size) * lanes)
+            for i, (c, count) in enumerate(chunks):
+                panels += [whole[own, c : c + count].transpose(2, 1, 0).ravel(), ends[own, i : i + 1].ravel()]
     return np.concatenate(panels)

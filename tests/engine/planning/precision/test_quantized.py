@@ -152,7 +152,7 @@ def test_products_in_bfloat16_err_as_simulated_and_others_not_at_all(
         planner = Planner(host(), OPTIONS, Bindings(), tmp_path, found, given, compiler, bench)
         names = [s.name for s in found]
         for halves in ([], [found[1].name], [s.name for s in found]):
-            program = planner.plan(model, halves)
+            program = planner.plan(model, dict.fromkeys(halves, "bf16"))
             used = {
                 n.name
                 for step in program.steps
@@ -169,6 +169,35 @@ def test_products_in_bfloat16_err_as_simulated_and_others_not_at_all(
                 scale = np.abs(np.asarray(exact)).max()
                 assert np.abs(np.asarray(y) - np.asarray(told)).max() <= 2e-4 * scale
                 assert not used or np.abs(np.asarray(y) - np.asarray(exact)).max() > 1e-4 * scale
+
+
+def test_convolutions_in_int16_err_as_simulated(compiler: Compiler, tmp_path: Path) -> None:
+    given = Samples(tuple(models.inputs("cnn", 2)), tuple(models.inputs("cnn", 2, seed=9)), "given", ())
+    model, found, simulation, quantities = prepared("cnn", tmp_path)
+    convolutions = [s.name for s in found if s.op == "Conv"]
+    with closing(seconds.Bench(compiler, given.held_back[0])) as bench:
+        planner = Planner(
+            host(), replace(OPTIONS, timings="predicted"), Bindings(), tmp_path, found, given, compiler, bench
+        )
+        program = planner.plan(model, dict.fromkeys(convolutions, "int16"))
+        names = [
+            n.name
+            for s in program.steps
+            if s.choice.implementation.precision == "int16"
+            for n in s.group.nodes
+        ]
+        used = {
+            name for name in convolutions if any(seconds.origin(n or "", convolutions) == name for n in names)
+        }
+        outputs = planner.outputs(program)
+    assert used
+    assert outputs is not None
+    for sample, own in zip(given.held_back, outputs, strict=True):
+        (y,), (exact,) = own.values(), simulation.outputs_of(sample, {}, quantities).values()
+        (told,) = simulation.outputs_of(sample, dict.fromkeys(used, "int16"), quantities).values()
+        errors = [np.abs(np.asarray(a) - np.asarray(exact)).max() for a in (y, told)]
+        # Kernels have a scale for each strip, the simulation one for the tensor, which is larger.
+        assert 0 < errors[0] < 2 * errors[1]
 
 
 def test_without_an_assignment_the_simulation_is_the_model(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Pretended:
             ROWS, False, self.plan, self.seconds, self.outputs, self.race, lambda _done, _total: None
         )
 
-    def plan(self, model: ir.Model, _halves: Collection[str]) -> Program:
+    def plan(self, model: ir.Model, _halves: Mapping[str, str]) -> Program:
         return model  # type: ignore[return-value]  # what stands for a program here
 
     def seconds(self, programs: Sequence[Program]) -> list[Mapping[str, float]]:

@@ -4,7 +4,9 @@ One thread. Bytes are those of everything but weights and the network's input: t
 rows of the driver with the tables of their kernels. Programs take turns in one process; a ratio is the median
 over the rounds of the time of one over that of the fastest plan without strips in the same round. Seconds are
 those that the thread has run, so other load on the machine counts as far as it takes caches and memory.
-Outputs must be equal bit by bit to those of the plan without strips of the same implementations.
+Plans are taken evenly over their bytes, and those predicted to be the fastest within the network's goals.
+Outputs must be equal bit by bit to those of the plan without strips of the same implementations. Tables of
+equal numbers count once: a program has one of them (`app.engine.runtime.cpu.memory.Weights`).
 """
 
 import argparse
@@ -33,7 +35,7 @@ from app.engine.types.target import PRESETS, Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import ROW
 from benchmarks import models
-from benchmarks.stream_networks import NETWORKS, build
+from benchmarks.stream_networks import GOALS, NETWORKS, build
 
 COLUMNS = ("network", "plan", "arena", "tables", "bytes", "calls", "ms", "ratio", "least ratio", "equal")
 KERNELS = models.ROOT / "build" / "kernels"
@@ -76,11 +78,11 @@ def measure(path: Path, target: Target, rounds: int, plans: int, tune: bool) -> 
     executors = [Executor(plain, compiler)]
     for denied in (frozenset(), *(with_fewer_rows(plain, proposed[-1]) if proposed else ())):
         base = plan(MemoryConcessions(denied=denied, unbounded=True)) if denied else plain
-        proposed = proposals(base)
+        goals = set(proposals(base, GOALS[path.stem])) - set(proposed := proposals(base))
         chosen = [proposed[round(i * (len(proposed) - 1) / max(plans - 1, 1))] for i in range(plans)]
         with closing(Executor(base, compiler)) as executor:
             expected = executor.run(inputs)
-        for streams in dict.fromkeys(chosen):
+        for streams in dict.fromkeys([*chosen, *goals]):
             programs.append(plan(MemoryConcessions(denied=denied, streams=streams, unbounded=True)))
             executors.append(Executor(programs[-1], compiler))
             found = executors[-1].run(inputs)
@@ -129,7 +131,7 @@ def bytes_of(program: Program) -> dict[str, int]:
     calls = [call for step in program.steps for call in step.calls]
     tables = sum(8 * (ROW + len(call.arguments)) for call in calls if hasattr(call, "arguments"))
     constants = {
-        id(a): a.nbytes
+        a.array.tobytes(): a.nbytes
         for call in calls
         if isinstance(call, KernelCall)
         for kind, a in zip(call.types, call.arguments, strict=True)

@@ -1,7 +1,5 @@
 """Predicted seconds of an operator that runs on strips of rows, from those of all rows at once."""
 
-import math
-
 from app.engine.core import graph
 from app.engine.core.streams.stream_group import StreamPart
 from app.engine.cost.roofline import NEAR
@@ -18,10 +16,13 @@ def predicted(part: StreamPart, calls: int, target: Target) -> float:
     A strip reads weights again that do not stay near, and its last tiles have fewer pixels. What it gains,
     rows that are still in a cache, is not predicted.
     """
-    pixels = math.prod(graph.static_shape(part.group.outputs[0])[2:])
+    rows, columns = graph.static_shape(part.group.outputs[0])[2:]
+    pixels = rows * columns
+    each, first = part.strips.pace
+    pace = each + first * calls / max(rows, 1)
     weights = part.strips.expansion * sum(graph.nbytes(v) for v in part.group.inputs if graph.is_constant(v))
     again = (calls - 1) * _seconds_to_read(weights, target)
-    return part.choice.seconds * (1 + ENDS * calls / max(pixels, 1)) + again + calls * CALL
+    return part.choice.seconds * (pace + ENDS * calls / max(pixels, 1)) + again + calls * CALL
 
 
 def _seconds_to_read(weights: float, target: Target) -> float:

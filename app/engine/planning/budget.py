@@ -222,7 +222,7 @@ class _Search:
         """
         if _peak(start) <= goal:
             return best
-        proposed = proposals(start)
+        proposed = proposals(start, (goal,))
         best = self.better(self._in_strips(start, proposed), best, goal)
         for denied in with_fewer_rows(start, proposed[-1]) if proposed else ():
             self._left = max(self._left, 1)

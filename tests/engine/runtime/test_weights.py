@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from app.engine.core.calls import Constant
-from app.engine.runtime.cpu.memory import MIN_SHARED, Weights
+from app.engine.runtime.cpu.memory import MIN_READ, Weights
 
 Array = np.ndarray[Any, Any]
-ARRAY = np.random.default_rng(0).standard_normal((64, MIN_SHARED // 128), np.float32)
+ARRAY = np.random.default_rng(0).standard_normal((64, MIN_READ // 128), np.float32)
 
 
 def scaled(array: Array, factor: float, made: list[float]) -> Callable[[], Array]:
@@ -48,3 +48,12 @@ def test_equal_arrays_are_kept_once() -> None:
     kept = weights.packed(Constant(ARRAY, "w"))
     assert weights.keep(ARRAY.copy()) is kept
     assert weights.keep(ARRAY + np.float32(1)) is not kept
+
+
+def test_equal_tables_are_kept_once():
+    weights = Weights()
+    one, same, other = (
+        weights.packed(Constant(np.array(numbers, np.int64))) for numbers in ([1, 2], [1, 2], [1, 3])
+    )
+    assert one.ctypes.data == same.ctypes.data != other.ctypes.data
+    assert other.view(np.int64).tolist() == [1, 3]

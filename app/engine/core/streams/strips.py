@@ -75,6 +75,8 @@ class StripRow:
         step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
         expansion: bytes of its weights for a byte of those of the model.
         anywhere: rows may lie in any place, which it reads from a table; otherwise in rings.
+        pace: (a, b), measured: strips of r rows take a + b / r times as long as all rows at once, beside what
+            `app.engine.cost.strips` predicts for every kernel.
     """
 
     name: str
@@ -85,3 +87,4 @@ class StripRow:
     step: int = 1
     expansion: float = 1.0
     anywhere: bool = False
+    pace: tuple[float, float] = (1.0, 0.0)

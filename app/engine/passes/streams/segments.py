@@ -75,11 +75,24 @@ def _rows_of(value: ir.Value, compilation: Compilation) -> RowValue:
 
 
 def _kept(members: set[Group], compilation: Compilation) -> set[ir.Value]:
-    """Values that the caller needs, or other groups, or that share bytes with others."""
+    """Values that the caller needs, or groups that may run later, or that share bytes with others."""
     main, chosen = compilation.graph, compilation.plan.require("implementation")
-    outside = [v for g in compilation.plan.groups if g not in members for v in g.inputs]
+    done = members | _before(members, compilation)
+    outside = [v for g in compilation.plan.groups if g not in done for v in g.inputs]
     shared = [v for choice in chosen.values() for view in choice.views for v in (view.source, view.view)]
     return {*outside, *shared, *main.inputs, *main.outputs, *main.initializers.values()}
+
+
+def _before(members: set[Group], compilation: Compilation) -> set[Group]:
+    """Groups that run before the members in every order, since these read what comes of them."""
+    made_by = {v: g for g in compilation.plan.groups for v in g.outputs}
+    found: set[Group] = set()
+    left = [*members]
+    while left:
+        sources = {made_by[v] for v in left.pop().inputs if v in made_by} - members - found
+        found |= sources
+        left += sources
+    return found
 
 
 def _escaping(made: Iterable[ir.Value], members: set[Group], compilation: Compilation) -> set[ir.Value]:

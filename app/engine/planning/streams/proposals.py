@@ -19,16 +19,18 @@ from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.passes.streams.segments import segment_of, strips_of
 from app.engine.types.options import Denied, Streamed
 
-PIXELS = (1, 56, 224)  # of an output that a strip has at least, in whole rows
+PIXELS = (1, 56, 112, 224, 448)  # of an output that a strip has at least, in whole rows
 CROSSING = 2  # values at a cut of a segment
-MOST = 8  # proposals
+MOST = 8  # proposals, evenly over their bytes
+NEAR = 3  # the largest within a goal beside them; arenas are somewhat larger than what cuts predict
 
 Streams = tuple[Streamed, ...]
 
 
-def proposals(program: Program) -> tuple[Streams, ...]:
+def proposals(program: Program, goals: Sequence[int] = ()) -> tuple[Streams, ...]:
     """Streams in place of groups of a plan that has none, of more bytes and less time first.
 
+    Among them are those that are predicted to be the fastest within each of the goals, in bytes.
     A plan for a region of shapes has none: rings have the rows of one shape.
     """
     if program.compilation.bindings.region is not None:
@@ -36,8 +38,11 @@ def proposals(program: Program) -> tuple[Streams, ...]:
     runs = [_Run(parts, program.compilation) for parts in _consecutive(program)]
     labels = {run: run.cuts() for run in runs}
     limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)
+    chosen = {*limits[:: max(len(limits) // MOST, 1)], *limits[-1:]}
+    for goal in goals:
+        chosen |= {*[limit for limit in limits if limit <= goal][:NEAR]}
     found: dict[Streams, None] = {}
-    for limit in limits[:: max(len(limits) // MOST, 1)] + limits[-1:]:
+    for limit in sorted(chosen, reverse=True):
         streams = [_streams(_fastest(cuts, limit)) for cuts in labels.values() if cuts]
         if made := tuple(s for one in streams for s in one):
             found[made] = None

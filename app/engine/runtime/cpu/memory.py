@@ -15,7 +15,7 @@ HUGE = 2 * 1024 * 1024  # byte of a huge page
 # Byte before and after an array that are ours too. A load whose masked-off lanes lie in a page that is
 # not there gives the right result, but far more slowly.
 MARGIN = 4096
-MIN_SHARED = 64 * 1024  # byte of an array from which on equal ones are looked for
+MIN_READ = 64 * 1024  # byte of an array after which what it was made from is forgotten
 BLOCK = 16 * HUGE  # byte of a block of a pool; huge pages of it that are not touched take no memory
 SMALL_BLOCK = 64 * 1024  # byte of a block of a pool that a program has many of, or little in
 
@@ -59,8 +59,9 @@ class Pool:
 class Weights:
     """Memory for arrays that no run changes, of programs that hold much the same: equal ones once.
 
-    What packs weights is compared by what it does, other arrays by their digests. `read` is called after
-    each large one: what it was made from is not needed any more. `block` is the least number of bytes that
+    What packs weights is compared by what it does, other arrays by their digests: weights, and tables of
+    sizes and offsets that kernels for images of the same shape have in common. `read` is called after each
+    large one: what it was made from is not needed any more. `block` is the least number of bytes that
     are taken at once.
     """
 
@@ -73,12 +74,11 @@ class Weights:
     def keep(self, array: Array) -> Array:
         """The bytes of an array, in memory that stays."""
         raw = _raw(array)
-        if raw.nbytes < MIN_SHARED:
-            return self._copied(raw)
         digest = hashlib.blake2b(raw.data, digest_size=32).digest()
         if digest not in self._known:
             self._known[digest] = self._copied(raw)
-        self._read()
+        if raw.nbytes >= MIN_READ:
+            self._read()
         return self._known[digest]
 
     def packed(self, constant: Constant) -> Array:

@@ -112,6 +112,7 @@ def test_mobilenet_takes_less_than_a_fifth_of_its_arena(tmp_path: Path, compiler
     groups = [s.group for s in program.steps if isinstance(s.group, StreamGroup)]
     assert any(group.memory.table is not None for group in groups)
     assert program.arena_bytes < plans.plain.arena_bytes / 5
+    assert program.seconds > 2 * plans.plain.seconds  # of their pace, see `integer_strips.PACE`
     x = np.random.default_rng(0).integers(0, 256, (1, 3, 64, 64), np.uint8)
     (expected, _) = outputs(plans.plain, x, compiler)
     for found in outputs(program, x, compiler):

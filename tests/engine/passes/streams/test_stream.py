@@ -99,6 +99,29 @@ def test_a_residual_sum_is_written_over_the_input_of_its_stream(
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_residual_that_an_earlier_group_reads_is_written_over(tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((16, 21, 18), seed=4)
+    residual = net.conv(32, 3)
+    net.conv(0, 3, group=-1)  # reads the residual too, and runs before the stream, which reads what it makes
+    before = net.last
+    net.conv(64, 1)
+    net.conv(32, 1)
+    net.apply(f"Add({residual}, {{}})")
+    net.conv(16, 3)
+    plans = Plans(net.save(tmp_path), target_of(8), fast=False)
+    groups = [s.group for s in plans.plain.steps if s.group.op == "Conv"]
+    program = plans.planned(Streamed((groups[2].name, groups[3].name), (3, 3)))
+    (stream,) = (s for s in program.steps if isinstance(s.group, StreamGroup))
+    assert before in [v.name for v in stream.group.inputs]
+    (source, result) = stream.choice.inplace[0]
+    values = program.placement.values
+    assert values[source].offset == values[result].offset
+    x = np.random.default_rng(0).standard_normal((1, *net.first)).astype(np.float32)
+    (expected, _) = runs(plans.plain, x, compiler)
+    for found in (*runs(program, x, compiler), run_forgetting(program, x, compiler)):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("rows", [1, 8])
 def test_winograd_in_whole_rows_of_tiles(rows: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:

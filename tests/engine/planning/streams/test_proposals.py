@@ -85,6 +85,17 @@ def test_proposals_are_the_same_each_time_and_take_fewer_bytes(compilation: Comp
         assert stream.memory.lower_bound <= stream.memory.nbytes
 
 
+def test_a_goal_adds_the_largest_streams_within_it(compilation: Compilation) -> None:
+    build = session.builder(compilation, OPTIONS)
+    plain = build(MemoryConcessions())
+    every = proposals(plain, (peak(plain),) * 2)
+    assert set(proposals(plain)) <= set(every)
+    peaks = [peak(build(MemoryConcessions(streams=streams))) for streams in every]
+    goal = sorted(peaks)[len(peaks) // 2]
+    within = [peak(build(MemoryConcessions(streams=s))) for s in proposals(plain, (goal,))]
+    assert any(nbytes <= goal for nbytes in within)
+
+
 def test_where_tiles_have_many_rows_other_implementations_are_proposed(tmp_path: Path) -> None:
     net = Network((32, 40, 40))
     for _ in range(4):

@@ -1,0 +1,92 @@
+"""The graph of a plan with the shapes of one point of its region after the other."""
+
+import onnx_ir as ir
+
+from app.engine.core import graph
+from app.engine.layouts.conversions import DOMAIN
+from app.engine.planning.regions.extents import Extents
+from app.engine.planning.regions.varying_constants import Dims, VaryingConstant
+from app.engine.types.errors import RegionError
+from app.engine.types.regions.region import Point
+
+
+class SizedGraph:
+    """A graph, and what of it depends on the point.
+
+    Attributes:
+        values: whose shapes do, with the formulas of their dimensions.
+        constants: that do, by value.
+
+    Raises:
+        RegionError: of a part of the graph no formula is known.
+    """
+
+    def __init__(self, model: ir.Graph, extents: Extents) -> None:
+        self.constants = _constants(model, extents)
+        self.values = _shaped(model, extents)
+        nodes = {node.name: node for node in model}
+        if lost := [node for node, _ in extents.attributes if node not in nodes]:
+            raise RegionError(f"a pass replaced {lost[0]!r}, an attribute of which depends on the shape")
+        self._attributes = [(nodes[node], name, found) for (node, name), found in extents.attributes.items()]
+
+    def resize(self, point: Point) -> None:
+        """Give the graph the shapes, constants and attributes of a point."""
+        for value, dims in self.values:
+            value.shape = ir.Shape(tuple(d.at(point) for d in dims))
+        for value, varying in self.constants.items():
+            array = varying.at(point)
+            value.const_value = ir.Tensor(array, name=value.name)
+            value.shape = ir.Shape(array.shape)
+        for node, name, formulas in self._attributes:
+            numbers = [f.at(point) for f in formulas]
+            kind = node.attributes[name].type
+            node.attributes[name] = ir.Attr(
+                name, kind, numbers[0] if kind == ir.AttributeType.INT else numbers
+            )
+
+
+def _shaped(model: ir.Graph, extents: Extents) -> tuple[tuple[ir.Value, Dims], ...]:
+    """Values of the plan's graph whose shape depends on the point, with the formulas of their dimensions.
+
+    Raises:
+        RegionError: of a value that a pass added no formula is known.
+    """
+    dims = dict(extents.dims)
+    for node in model:
+        if node.domain == DOMAIN and (source := node.inputs[0]) is not None:
+            # A conversion holds the same values; one that makes an output has taken the name of its operand.
+            ends = source.name or "", node.outputs[0].name or ""
+            known = next((dims[name] for name in ends if name in dims), None)
+            if known is not None and source.shape == node.outputs[0].shape:
+                dims |= dict.fromkeys((name for name in ends if name not in dims), known)
+    found = []
+    for value in graph.values(model):
+        name = value.name or ""
+        if not name:
+            continue
+        if name in dims:
+            if not all(d.is_constant for d in dims[name]):
+                found.append((value, dims[name]))
+        elif not graph.is_constant(value):
+            raise RegionError(f"value {name!r}: a pass added it, and no formula of its shape is known")
+    return tuple(found)
+
+
+def _constants(model: ir.Graph, extents: Extents) -> dict[ir.Value, VaryingConstant]:
+    """Constants of the plan's graph that depend on the shape.
+
+    Raises:
+        RegionError: several nodes read one constant, which depends on the shape for some of them.
+    """
+    nodes = {n.name: n for n in model}
+    found: dict[ir.Value, VaryingConstant] = {}
+    for (name, position), varying in extents.constants.items():
+        value = nodes[name].inputs[position] if name in nodes else None
+        if value is None or not graph.is_constant(value):
+            raise RegionError(f"a pass replaced {name!r} or its constant, which depends on the shape")
+        for node, index in value.uses():
+            other = extents.constants.get((node.name or "", index))
+            if other is None or not other.same_numbers(varying):
+                raise RegionError(f"{node.name!r} and {name!r} share a constant somewhere: narrow the region")
+        found[value] = varying
+    return found

@@ -12,6 +12,7 @@ from app.engine.planning.expansion import expanded
 from app.engine.planning.regions.bounded_outputs import BoundedOutput, with_wholes
 from app.engine.planning.regions.extents import extents
 from app.engine.planning.regions.pieces import PointPlan, RegionPlan, RegionPlanner
+from app.engine.planning.regions.sized_graph import separate_constants
 from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
@@ -64,7 +65,9 @@ def region_of_model(
 
     @functools.cache
     def plan_at(sizes: tuple[int, ...]) -> PointPlan:
-        compilation = tuned(canonical(dict(zip(region.symbols, sizes))))
+        made = canonical(dict(zip(region.symbols, sizes)))
+        separate_constants(made.graph, found)
+        compilation = tuned(made)
         return PointPlan(functools.cache(session.builder(compilation, options)), compilation.timings)
 
     largest = tuple(found.region.largest.values())

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.rewriter import constant_of
 from app.engine.layouts.conversions import DOMAIN
 from app.engine.planning.regions.extents import Extents
 from app.engine.planning.regions.varying_constants import Dims, VaryingConstant
@@ -43,6 +44,35 @@ class SizedGraph:
             node.attributes[name] = ir.Attr(
                 name, kind, numbers[0] if kind == ir.AttributeType.INT else numbers
             )
+
+
+def separate_constants(model: ir.Graph, extents: Extents) -> None:
+    """Give nodes that share a constant one each, where it depends on the shape in other ways for some.
+
+    At one shape constants may be equal that are not at others: a number of elements and a number of axes.
+    """
+    nodes = {node.name or "": node for node in model}
+    for name, position in extents.constants:
+        value = nodes[name].inputs[position]
+        if value is None or not graph.is_constant(value) or value.is_graph_output():
+            continue
+        kinds: list[tuple[VaryingConstant | None, ir.Value]] = []
+        for node, index in tuple(value.uses()):
+            varying = extents.constants.get((node.name or "", index))
+            made = next((v for known, v in kinds if _same(known, varying)), None)
+            if made is None:
+                made = value
+                if kinds:
+                    assert value.const_value is not None
+                    made = constant_of(value.const_value, f"{value.name}.{node.name}.{index}")
+                    model.register_initializer(made)
+                kinds.append((varying, made))
+            node.replace_input_with(index, made)
+
+
+def _same(one: VaryingConstant | None, other: VaryingConstant | None) -> bool:
+    """True if constants that are equal at one shape are so at every point; None is one that never varies."""
+    return one is other if one is None or other is None else one.same_numbers(other)
 
 
 def _shaped(model: ir.Graph, extents: Extents) -> tuple[tuple[ir.Value, Dims], ...]:
@@ -86,7 +116,7 @@ def _constants(model: ir.Graph, extents: Extents) -> dict[ir.Value, VaryingConst
             raise RegionError(f"a pass replaced {name!r} or its constant, which depends on the shape")
         for node, index in value.uses():
             other = extents.constants.get((node.name or "", index))
-            if other is None or not other.same_numbers(varying):
+            if not _same(other, varying):
                 raise RegionError(f"{node.name!r} and {name!r} share a constant somewhere: narrow the region")
         found[value] = varying
     return found

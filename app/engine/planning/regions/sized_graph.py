@@ -3,6 +3,7 @@
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.plan import Compilation
 from app.engine.core.rewriter import constant_of
 from app.engine.layouts.conversions import DOMAIN
 from app.engine.planning.regions.extents import Extents
@@ -46,15 +47,16 @@ class SizedGraph:
             )
 
 
-def separate_constants(model: ir.Graph, extents: Extents) -> None:
+def with_constants_apart(compilation: Compilation, extents: Extents) -> Compilation:
     """Give nodes that share a constant one each, where it depends on the shape in other ways for some.
 
     At one shape constants may be equal that are not at others: a number of elements and a number of axes.
     """
-    nodes = {node.name or "": node for node in model}
+    nodes = {node.name or "": node for node in compilation.graph}
     for name, position in extents.constants:
         value = nodes[name].inputs[position]
-        if value is None or not graph.is_constant(value) or value.is_graph_output():
+        tensor = None if value is None or value.is_graph_input() else value.const_value
+        if value is None or tensor is None:
             continue
         kinds: list[tuple[VaryingConstant | None, ir.Value]] = []
         for node, index in tuple(value.uses()):
@@ -63,11 +65,11 @@ def separate_constants(model: ir.Graph, extents: Extents) -> None:
             if made is None:
                 made = value
                 if kinds:
-                    assert value.const_value is not None
-                    made = constant_of(value.const_value, f"{value.name}.{node.name}.{index}")
-                    model.register_initializer(made)
+                    made = constant_of(tensor, f"{value.name}.{node.name}.{index}")
+                    compilation.graph.register_initializer(made)
                 kinds.append((varying, made))
             node.replace_input_with(index, made)
+    return compilation
 
 
 def _same(one: VaryingConstant | None, other: VaryingConstant | None) -> bool:

@@ -1,9 +1,9 @@
 """`make bench-symbolic`: programs of a region of shapes, beside a program planned for each shape alone.
 
 At seeded shapes of the region: the least steady time of the region's program over that of its own plan, the
-two in turn in one process; the first run of a program over its steady time, the least of several programs
-made anew, and `later` the next run of it, after those of the other shapes again; the peak by the formulas of
-memory.json and that of the placement; the outputs beside those of onnxruntime.
+two in turn in one process; the first run of a program over its steady time, medians of several programs
+made anew and of all runs, and `later` the next run of it, after those of the other shapes again; the peak by
+the formulas of memory.json and that of the placement; the outputs beside those of onnxruntime.
 
     python -m benchmarks.symbolic ppocrv4_rec unet_free
     python -m benchmarks.symbolic bert.onnx --input ids=N<=8,L<=512 --input mask=N,L
@@ -160,7 +160,7 @@ def measured(path: Path, spelled: symbolic_networks.Spelled, arguments: argparse
             firsts = first_runs(runner, list(zip(chosen, given)))
             for row, point, inputs, own, (first, later) in zip(rows, chosen, given, alone, firsts):
                 row |= times(runner, point, inputs, Executor(own, subject.compiler), arguments.seconds)
-                row |= {"first": first / row["seconds"], "later": later / row["seconds"]}
+                row |= {"first": first / row["usual_seconds"], "later": later / row["usual_seconds"]}
     return {
         "model": path.stem,
         "region": [str(s) for s in plan.region.symbols.values()],
@@ -203,7 +203,7 @@ def at_shape(
 def first_runs(
     runner: RegionRunner, calls: Sequence[tuple[Point, dict[str, Array]]]
 ) -> list[tuple[float, float]]:
-    """Seconds of the first and the second run of a program at each point, the least of FRESH programs.
+    """Seconds of the first and the second run of a program at each point, the median of FRESH programs.
 
     The others run in between, so the second one has what a change of the shape costs, and is no first sight.
 
@@ -221,8 +221,8 @@ def first_runs(
             filled.step()
             taken.append(time.perf_counter() - started)
         rounds.append(taken)
-    least = [min(taken) for taken in zip(*rounds)]
-    return list(zip(least[: len(calls)], least[len(calls) :]))
+    middle = [float(np.median(taken)) for taken in zip(*rounds)]
+    return list(zip(middle[: len(calls)], middle[len(calls) :]))
 
 
 def times(
@@ -241,6 +241,7 @@ def times(
     region_seconds, own_seconds = map(float, samples.min(axis=0))
     return {
         "seconds": region_seconds,
+        "usual_seconds": float(np.median(samples[:, 0])),
         "own_seconds": own_seconds,
         "ratio": region_seconds / own_seconds,
         "made_seconds": min(made),

@@ -252,7 +252,7 @@ def expected_shape(text: str) -> dict[str, object]:
 
 def dims(name: str, text: str) -> list[int | str]:
     """Dimensions of an input, from text such as 1x3x224x224; symbols are set apart by commas."""
-    if "," in text or re.fullmatch(r"[A-Za-z_]\w*((<=|:).*)?", text):
+    if "," in text or re.fullmatch(r"(\d+\*)?[A-Za-z_]\w*((<=|:|\+|-).*)?", text):
         return [int(d) if d.strip().isdigit() else d.strip() for d in text.split(",")]
     try:
         return [int(d) for d in text.split("x")] if text else []

@@ -25,7 +25,7 @@ from app.serving.oip_codec import Form
 
 logger = logging.getLogger("stowplan.executor")
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # by name, sorted
-MOST_SHARING = 1024  # programs of one region: tables of rows and sizes, some 300 KiB each for 100 steps
+MOST_SHARING = 1024  # programs of one region: tables of rows and sizes, some 50 to 150 KiB each
 
 
 BuildRequest = tuple[Shapes, int]  # shapes of one request, and how many are computed together

@@ -115,12 +115,15 @@ def test_symbols_are_asked_for_on_the_command_line() -> None:
     parser = argparse.ArgumentParser()
     submit.add_arguments(parser)
     line = ["m.onnx", "--input", "ids=N<=8,L:8..512%8", "--input", "x=1,3,H:32..640%32,H", "--input", "z=2x3"]
-    asked = submit.request(parser.parse_args([*line, "--input", "one=N", "--input", "s="]))
+    asked = submit.request(
+        parser.parse_args([*line, "--input", "one=N", "--input", "two=2*N+1", "--input", "s="])
+    )
     assert asked["input_shapes"] == {
         "ids": ["N<=8", "L:8..512%8"],
         "x": [1, 3, "H:32..640%32", "H"],
         "z": [2, 3],
         "one": ["N"],
+        "two": ["2*N+1"],
         "s": [],
     }
     assert BindingsRequest(input_shapes=asked["input_shapes"]).input_shapes == asked["input_shapes"]

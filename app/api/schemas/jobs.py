@@ -208,7 +208,8 @@ class BindingsRequest(Schema):
     input_shapes: dict[Name, list[ShapeDimension]] = Field(
         default_factory=dict,
         description="Dimensions by input name: numbers, or symbols whose sizes one program serves: `N<=8` (1 "
-        "to 8), `H:32..640%32` (multiples of 32), `N` (the same size as where its bounds are spelled).",
+        "to 8), `H:32..640%32` (multiples of 32), `N` (the same size as where its bounds are spelled), "
+        "`P+1` or `2*N` (sums of sizes).",
         max_length=4096,
     )
     shape_histogram: list[ExpectedShape] = Field(

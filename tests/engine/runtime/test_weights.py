@@ -1,14 +1,23 @@
 """Memory for constants that programs share."""
 
+import ctypes
+import mmap
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import pytest
 
 from app.engine.core.calls import Constant
-from app.engine.runtime.cpu.memory import MIN_READ, Weights
+from app.engine.runtime.cpu.memory import (
+    ALIGNMENT,
+    MIN_READ,
+    Array,
+    Weights,
+    aligned,
+    side_by_side,
+    written,
+)
 
-Array = np.ndarray[Any, Any]
 ARRAY = np.random.default_rng(0).standard_normal((64, MIN_READ // 128), np.float32)
 
 
@@ -57,3 +66,35 @@ def test_equal_tables_are_kept_once():
     )
     assert one.ctypes.data == same.ctypes.data != other.ctypes.data
     assert other.view(np.int64).tolist() == [1, 3]
+
+
+def _pages_there(array: Array) -> list[bool]:
+    """True for each whole page of an array that lies in memory."""
+    first = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    count = (array.ctypes.data + array.nbytes - first) // mmap.PAGESIZE
+    told = (ctypes.c_ubyte * count)()
+    mincore = ctypes.CDLL(None).mincore
+    assert mincore(ctypes.c_void_p(first), ctypes.c_size_t(count * mmap.PAGESIZE), told) == 0
+    return [bool(page & 1) for page in told]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mincore"), reason="the system tells no page")
+def test_written_memory_has_all_its_pages_before_the_first_run() -> None:
+    size = 9 << 20
+    assert not all(_pages_there(aligned(size)))
+    found = written(size)
+    assert all(_pages_there(found))
+    assert not found.any()
+
+
+def test_arrays_side_by_side_are_copies_in_one_block() -> None:
+    arrays = [
+        np.arange(n, dtype=kind)
+        for n, kind in ((3, np.int64), (0, np.int64), (70, np.uint8), (5, np.float32))
+    ]
+    copies = side_by_side(arrays)
+    assert [copy.tobytes() for copy in copies] == [array.tobytes() for array in arrays]
+    assert all(copy.ctypes.data % ALIGNMENT == 0 for copy in copies)
+    arrays[0][:] = 0
+    assert copies[0].tobytes() == np.arange(3).tobytes()
+    assert copies[-1].ctypes.data - copies[0].ctypes.data == 3 * ALIGNMENT  # 24, 0 and 70 byte lie before it

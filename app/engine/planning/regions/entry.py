@@ -12,6 +12,7 @@ from app.engine.planning.expansion import expanded
 from app.engine.planning.regions.bounded_outputs import BoundedOutput, with_wholes
 from app.engine.planning.regions.extents import extents
 from app.engine.planning.regions.pieces import PointPlan, RegionPlan, RegionPlanner
+from app.engine.planning.regions.sized_graph import with_constants_apart
 from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
@@ -64,7 +65,7 @@ def region_of_model(
 
     @functools.cache
     def plan_at(sizes: tuple[int, ...]) -> PointPlan:
-        compilation = tuned(canonical(dict(zip(region.symbols, sizes))))
+        compilation = tuned(with_constants_apart(canonical(dict(zip(region.symbols, sizes))), found))
         return PointPlan(functools.cache(session.builder(compilation, options)), compilation.timings)
 
     largest = tuple(found.region.largest.values())

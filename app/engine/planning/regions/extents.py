@@ -119,10 +119,7 @@ def _sample(point: Point, model: ir.Model) -> _Sample:
         if value.name and not graph.is_constant(value) and not graph.is_dynamic(value):
             dims[value.name] = graph.static_shape(value)
         elif value.name and not graph.is_constant(value):
-            raise RegionError(
-                f"value {value.name!r} has a shape that is known only when the graph runs",
-                pointer=f"value:{value.name}",
-            )
+            raise _without_bound(value)
     nodes: list[tuple[object, ...]] = []
     attributes: dict[tuple[str, str], tuple[int, ...]] = {}
     constants: dict[Operand, ir.TensorProtocol] = {}
@@ -150,6 +147,19 @@ def _sample(point: Point, model: ir.Model) -> _Sample:
         made = tuple(v.name for v in node.outputs)
         nodes.append((node.domain, node.op_type, node.name, read, made, tuple(fixed)))
     return _Sample(point, tuple(nodes), dims, constants, attributes)
+
+
+def _without_bound(value: ir.Value) -> RegionError:
+    """The error of a value whose shape has no bound, with what makes it and what reads it."""
+    node, readers = value.producer(), [f"{u.node.op_type} {u.node.name!r}" for u in value.uses()]
+    maker = f" of {node.op_type} {node.name!r}" if node is not None else ""
+    read = f", which {', '.join(readers[:3])} reads," if readers else ""
+    return RegionError(
+        f"value {value.name!r}{maker}{read} has a shape that is known only when the graph runs; in a region "
+        "NonZero, NonMaxSuppression, Compress and TopK may have such values where all that reads them has a "
+        "rule (docs/kernels.md): bind the inputs that decide the shape, or cut the model before it",
+        pointer=f"value:{value.name}",
+    )
 
 
 def _content(attribute: ir.Attr) -> object:

@@ -26,13 +26,12 @@ from app.engine.core.program import Program
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.core.signature import signature
 from app.engine.cost.roofline import expected, key
-from app.engine.layouts.conversions import DOMAIN
 from app.engine.memory.stacked import Stacking, stacked
 from app.engine.passes.plan_memory import PlanMemory
-from app.engine.planning.regions.alternatives import Alternatives
+from app.engine.planning.regions.alternatives import Alternatives, Candidate
 from app.engine.planning.regions.extents import Extents
 from app.engine.planning.regions.packed import Packed
-from app.engine.planning.regions.varying_constants import Dims, VaryingConstant
+from app.engine.planning.regions.sized_graph import SizedGraph
 from app.engine.types.errors import RegionError
 from app.engine.types.options import Denied, MemoryConcessions
 from app.engine.types.regions.region import Point, Region
@@ -90,16 +89,15 @@ class RegionProgram:
         self.region = region
         self.anchor = anchor
         self.notes = notes
-        self._extents = extents
         self._planned = planned
         self._compilation = planned.compilation
-        self._constants = _constants(planned.compilation, extents)
-        self.varying = frozenset(self._constants)
+        self._sized = SizedGraph(planned.compilation.graph, extents)
+        self.varying = frozenset(self._sized.constants)
         self.packed = Packed(self.varying)
         self._kernels: dict[Request, None] = {}
         self._kernels_by_group: dict[str, set[tuple[Request, ...]]] = {}
-        self._values = _shaped(planned.compilation, extents)
         self._alternatives = Alternatives(planned.compilation)
+        self._orders: dict[Hashable, Sequence[Candidate]] = {}  # rows by kind of a group, at `_point`
         self._point: Point = anchor
         self._workspaces: dict[str, tuple[str, ...]] = {}  # ids by name of a group, the most of any point
 
@@ -180,12 +178,13 @@ class RegionProgram:
         Raises:
             RowRefusedError: a row does not compute its group there.
         """
+        kinds = self._anchor_kinds
         self._resize(point)
         before = self._compilation
         context = PlanningContext.of(before, before.plan.require("storage"))
         fresh = {g: _fresh(g) for g in before.plan.require("order")}
         chosen = {
-            fresh[group]: self._choice(fresh[group], choice, context)
+            fresh[group]: self._choice(fresh[group], choice, context, kinds[group])
             for group, choice in before.plan.require("implementation").items()
         }
         return before.with_plan(
@@ -299,27 +298,42 @@ class RegionProgram:
     def _resize(self, point: Point) -> None:
         """Give the graph the shapes, constants and attributes of a point."""
         self._point = point
-        for value, dims in self._values:
-            value.shape = ir.Shape(tuple(d.at(point) for d in dims))
-        for value, varying in self._constants.items():
-            array = varying.at(point)
-            value.const_value = ir.Tensor(array, name=value.name)
-            value.shape = ir.Shape(array.shape)
-        nodes = {n.name: n for n in self._compilation.graph} if self._extents.attributes else {}
-        for (node, name), formulas in self._extents.attributes.items():
-            numbers = [f.at(point) for f in formulas]
-            attribute = nodes[node].attributes[name]
-            scalar = attribute.type == ir.AttributeType.INT
-            nodes[node].attributes[name] = ir.Attr(name, attribute.type, numbers[0] if scalar else numbers)
+        self._orders = {}
+        self._sized.resize(point)
 
-    def _choice(self, group: Group, before: Choice, context: PlanningContext) -> Choice:
+    @cached_property
+    def _anchor_kinds(self) -> dict[Group, Hashable]:
+        """Keys of groups: those of one are the same at the anchor, and their shapes have equal formulas.
+
+        Rows of two such groups are in one order by predicted time at every point, as in equal layers.
+        """
+        self._resize(self.anchor)
+        formulas = {value: tuple(map(str, dims)) for value, dims in self._sized.values}
+        found: dict[Group, Hashable] = {}
+        for group, choice in self._compilation.plan.require("implementation").items():
+            shapes = tuple(formulas.get(v) for v in (*group.inputs, *group.outputs))
+            found[group] = signature(_fresh(group)), shapes, choice.implementation.name, choice.tuning
+        return found
+
+    def _choice(
+        self, group: Group, before: Choice, context: PlanningContext, kind: Hashable = None
+    ) -> Choice:
         """The choice for a group with the shapes of `_point`: the fastest of its rows that apply.
+
+        Args:
+            group: with the shapes.
+            before: the choice of the plan.
+            context: what rows may see.
+            kind: of the group, see `_anchor_kinds`; None orders the rows anew.
 
         Raises:
             RowRefusedError: none applies.
         """
         reasons: dict[Implementation, str] = {}
-        for row, tuning in self._alternatives.ordered(self._point, group, before):
+        key = kind, tuple(self._alternatives.of(group))
+        if kind is None or key not in self._orders:
+            self._orders[key] = [*self._alternatives.ordered(self._point, group, before)]
+        for row, tuning in self._orders[key]:
             found = self._lowered(group, before, row, tuning, context)
             if isinstance(found, Choice):
                 return found
@@ -407,53 +421,6 @@ def _refused(group: Group, choice: Choice, reason: str) -> RowRefusedError:
     return RowRefusedError(
         denied, f"{group.op} {group.name!r}: {row.name} does not serve the region: {reason}"
     )
-
-
-def _shaped(compilation: Compilation, extents: Extents) -> tuple[tuple[ir.Value, Dims], ...]:
-    """Values of the plan's graph whose shape depends on the point, with the formulas of their dimensions.
-
-    Raises:
-        RegionError: of a value that a pass added no formula is known.
-    """
-    dims = dict(extents.dims)
-    for node in compilation.graph:
-        if node.domain == DOMAIN and (source := node.inputs[0]) is not None:
-            # A conversion holds the same values; one that makes an output has taken the name of its operand.
-            ends = source.name or "", node.outputs[0].name or ""
-            known = next((dims[name] for name in ends if name in dims), None)
-            if known is not None and source.shape == node.outputs[0].shape:
-                dims |= dict.fromkeys((name for name in ends if name not in dims), known)
-    found = []
-    for value in graph.values(compilation.graph):
-        name = value.name or ""
-        if not name:
-            continue
-        if name in dims:
-            if not all(d.is_constant for d in dims[name]):
-                found.append((value, dims[name]))
-        elif not graph.is_constant(value):
-            raise RegionError(f"value {name!r}: a pass added it, and no formula of its shape is known")
-    return tuple(found)
-
-
-def _constants(compilation: Compilation, extents: Extents) -> dict[ir.Value, VaryingConstant]:
-    """Constants of the plan's graph that depend on the shape.
-
-    Raises:
-        RegionError: several nodes read one constant, which depends on the shape for some of them.
-    """
-    nodes = {n.name: n for n in compilation.graph}
-    found: dict[ir.Value, VaryingConstant] = {}
-    for (name, position), varying in extents.constants.items():
-        value = nodes[name].inputs[position] if name in nodes else None
-        if value is None or not graph.is_constant(value):
-            raise RegionError(f"a pass replaced {name!r} or its constant, which depends on the shape")
-        for node, index in value.uses():
-            other = extents.constants.get((node.name or "", index))
-            if other is None or not other.same_numbers(varying):
-                raise RegionError(f"{node.name!r} and {name!r} share a constant somewhere: narrow the region")
-        found[value] = varying
-    return found
 
 
 def region_program(

@@ -1,6 +1,6 @@
 """The programs of a region in one memory: one arena, one copy of the weights, one team of threads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,14 +15,14 @@ from app.engine.planning.regions.pieces import RegionPlan
 from app.engine.planning.regions.program import RegionProgram
 from app.engine.runtime.cpu.body_runner import Surroundings
 from app.engine.runtime.cpu.executor import Executor
-from app.engine.runtime.cpu.memory import Array, Weights, aligned
+from app.engine.runtime.cpu.memory import Array, Weights, side_by_side, written
 from app.engine.runtime.cpu.rows import compiled
 from app.engine.types.errors import InputError, RegionError
 from app.engine.types.regions.region import Point
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.driver import Team
 
-TABLES = 1 << 16  # byte of a block of memory for tables of sizes, of which every shape has its own
+VARYING = 4096  # byte of a block of memory for constants of the graph that every shape has its own of
 
 
 class RegionRunner:
@@ -59,8 +59,8 @@ class RegionRunner:
             for value in _ends(largest):
                 ends[value.name or ""] = max(ends.get(value.name or "", 0), graph.nbytes(value))
         self._team = Team(largest.compilation.options.threads, cores)
-        self._arena = aligned(self.arena_bytes)
-        self._ends = {name: aligned(nbytes) for name, nbytes in ends.items()}
+        self._arena = written(self.arena_bytes)
+        self._ends = {name: written(nbytes) for name, nbytes in ends.items()}
         kernels = tuple(dict.fromkeys(k for piece in plan.pieces for k in piece.kernels))
         self.kernels = len(compiled(kernels, compiler, lambda _done, _total: None))
         shared = {} if beside is None else beside._around
@@ -74,7 +74,8 @@ class RegionRunner:
         roots = {value: self._ends[value.name or ""] for value in _ends(largest)}
         if shared is not None:
             return Surroundings(self._arena, {**shared.roots, **roots}, self._team)
-        first = self._bound(piece, largest, Surroundings(self._arena, roots, self._team), self._weights)
+        around = Surroundings(self._arena, roots, self._team)
+        first = self._bound(piece, largest, around, self._tables(piece, largest), self._weights)
         kept = {v: a for v, a in first.surroundings().roots.items() if v not in piece.varying}
         return Surroundings(self._arena, kept, self._team)
 
@@ -101,25 +102,42 @@ class RegionRunner:
                 f"the arena takes {found.arena_bytes} byte at {dict(point)}, "
                 f"{self.arena_bytes} byte at the worst shape that is known"
             )
-        return Filled(self._bound(piece, found, around, Weights(block=TABLES)), self.plan.outputs)
+        tables, weights = self._tables(piece, found), Weights(block=VARYING)
+        executor = self._bound(piece, found, around, tables, weights)
+        one = next(iter(tables.values()), None)  # holds the block of all
+        return Filled(executor, self.plan.outputs, around.arena.nbytes, (around, one, weights))
 
     def _bound(
-        self, piece: RegionProgram, program: Program, around: Surroundings, tables: Weights
+        self,
+        piece: RegionProgram,
+        program: Program,
+        around: Surroundings,
+        tables: Mapping[int, Array],
+        weights: Weights,
     ) -> Executor:
-        for step in program.steps:
-            for call in step.calls:
-                for argument in call.arguments if isinstance(call, KernelCall) else ():
-                    if isinstance(argument, Constant) and piece.packed.has(argument):
-                        self._pack(argument)
-        return Executor(program, self._compiler, around=replace(around, packed=self._packed), weights=tables)
+        for constant in _constants(program):
+            if piece.packed.has(constant) and id(constant) not in self._packed:
+                self._packed[id(constant)] = self._weights.keep(constant.array)
+        around = replace(around, packed={**self._packed, **tables})
+        return Executor(program, self._compiler, around=around, weights=weights)
 
-    def _pack(self, constant: Constant) -> None:
-        if id(constant) not in self._packed:
-            self._packed[id(constant)] = self._weights.keep(constant.array)
+    def _tables(self, piece: RegionProgram, program: Program) -> dict[int, Array]:
+        """Bytes of the constants that no other program has, tables of sizes most of them, by identity."""
+        own = {id(c): c for c in _constants(program) if not piece.packed.has(c)}
+        return dict(zip(own, side_by_side([c.array for c in own.values()])))
 
     def close(self) -> None:
         """End the threads."""
         self._team.close()
+
+
+def _constants(program: Program) -> Iterator[Constant]:
+    """Constants among the arguments of a program's kernels."""
+    for step in program.steps:
+        for call in step.calls:
+            for argument in call.arguments if isinstance(call, KernelCall) else ():
+                if isinstance(argument, Constant):
+                    yield argument
 
 
 def _ends(program: Program) -> tuple[ir.Value, ...]:
@@ -135,17 +153,27 @@ class Filled:
     Args:
         executor: of the program.
         bounded: outputs whose size a run finds out, by name.
+        arena_bytes: of the arena, which the programs of the region share.
+        memory: what its rows have addresses in, which keep nothing alive.
     """
 
     shares_memory = True
 
-    def __init__(self, executor: Executor, bounded: Mapping[str, BoundedOutput]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        bounded: Mapping[str, BoundedOutput],
+        arena_bytes: int,
+        memory: tuple[object, ...],
+    ) -> None:
         model = executor.program.compilation.graph
         self._inputs = {v.name or "": executor.array(v) for v in model.inputs}
         self._outputs = {v.name or "": executor.array(v) for v in model.outputs}
         self._bounded = bounded
-        self._segments = executor.segments
-        self._memory = executor.surroundings()  # its rows have addresses, which keep nothing alive
+        # Of the executor no more is kept: there may be thousands of programs.
+        self._work = [segment.work for segment in executor.segments]
+        self.arena_bytes = arena_bytes
+        self._memory = memory
         self._woken = executor.woken
 
     @property
@@ -153,11 +181,6 @@ class Filled:
         """Bytes of the arena, which the programs of the region share, and of its inputs and outputs."""
         places = [*self._inputs.values(), *self._outputs.values()]
         return self.arena_bytes + sum(place.nbytes for place in places)
-
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes of the arena, which the programs of the region share."""
-        return self._memory.arena.nbytes
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them.
@@ -176,8 +199,8 @@ class Filled:
 
     def step(self) -> None:
         """Run all steps on the inputs."""
-        for segment in self._segments:
-            segment.work()
+        for work in self._work:
+            work()
 
     def peek(self) -> dict[str, object]:
         """The outputs where the program has them: the next run of any point overwrites them."""

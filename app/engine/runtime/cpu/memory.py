@@ -1,8 +1,9 @@
 """Memory of programs on a CPU: aligned arrays, pools of them, and constants that programs share."""
 
 import hashlib
+import itertools
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,20 +39,41 @@ def aligned(nbytes: int) -> Array:
     return raw[first:end]
 
 
+def written(nbytes: int) -> Array:
+    """Bytes as of `aligned`, each written once: no run waits for a page of them.
+
+    On a virtual machine the first run over 13 MB of huge pages that were not there took 30 ms, others 7.
+    """
+    found = aligned(nbytes)
+    found.fill(0)
+    return found
+
+
+def side_by_side(arrays: Sequence[Array]) -> list[Array]:
+    """Copies of the bytes of arrays in one block, each on a cache line."""
+    raws = [_raw(array) for array in arrays]
+    ends = [0, *itertools.accumulate(-(-raw.size // ALIGNMENT) * ALIGNMENT for raw in raws)]
+    block = aligned(ends[-1])
+    copies = [block[begin : begin + raw.size] for begin, raw in zip(ends, raws)]
+    for copy, raw in zip(copies, raws):
+        copy[:] = raw
+    return copies
+
+
 class Pool:
     """Memory for many arrays that stay: pieces of blocks of `block` byte or more, each on a cache line."""
 
     def __init__(self, block: int = BLOCK) -> None:
         self._size = block
-        self._block = aligned(0)
+        self._blocks = [aligned(0)]  # the last one is not full
         self._used = 0
 
     def take(self, nbytes: int) -> Array:
         """Zeroed bytes that start on a cache line."""
-        if self._used + nbytes > self._block.size:
-            self._block = aligned(max(nbytes, self._size))
+        if self._used + nbytes > self._blocks[-1].size:
+            self._blocks.append(aligned(max(nbytes, self._size)))
             self._used = 0
-        piece = self._block[self._used : self._used + nbytes]
+        piece = self._blocks[-1][self._used : self._used + nbytes]
         self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return piece
 

@@ -1,5 +1,6 @@
 """Regions of input shapes: dimensions that are symbols with bounds and a divisor."""
 
+import functools
 import itertools
 import math
 import re
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple
 
 from app.engine.types.errors import InputError
 
-Dims = tuple[int | str, ...]  # of one input: a number, or the name of a symbol
+Dims = tuple[int | str, ...]  # of one input: a number, the name of a symbol, or a sum such as 'P+1'
 Point = Mapping[str, int]  # a size for every symbol
 
 _SPELLING = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:<=(?P<most>\d+)|:(?P<low>\d+)\.\.(?P<high>\d+))?(?:%(?P<step>\d+))?"
 )
-_EXPECTED = "expected a number, 'N', 'N<=8', 'N<=64%8' or 'N:8..64%8'"
+_TERM = re.compile(r"(?P<sign>[+-])(?:(?P<factor>\d{1,9})\*)?(?P<of>[A-Za-z_]\w*|\d{1,12})")
+_EXPECTED = "expected a number, 'N', 'N<=8', 'N<=64%8', 'N:8..64%8', or a sum such as 'P+1' or '2*N'"
 LARGEST = 2**40  # a bound of a symbol
 CORNERS = 3  # symbols of which all corners are looked at
 
@@ -114,22 +116,19 @@ class Region:
     def shapes(self, point: Point) -> dict[str, tuple[int, ...]]:
         """Shapes of the inputs with symbols at a point."""
         return {
-            name: tuple(point[d] if isinstance(d, str) else d for d in dims)
+            name: tuple(_size(d, point) if isinstance(d, str) else d for d in dims)
             for name, dims in self.inputs.items()
         }
 
     def point(self, shapes: Mapping[str, tuple[int, ...]]) -> Point | None:
         """The point that these shapes are; None where they lie outside. Other inputs are not looked at."""
-        found: dict[str, int] = {}
-        for name, dims in self.inputs.items():
-            shape = shapes.get(name, ())
-            if len(shape) != len(dims):
-                return None
-            for d, size in zip(dims, shape):
-                if (found.setdefault(d, size) if isinstance(d, str) else d) != size:
-                    return None
-        inside = all(found[name] in s.sizes for name, s in self.symbols.items())
-        return {name: found[name] for name in self.symbols} if inside else None
+        given = {name: tuple(shapes.get(name, ())) for name in self.inputs}
+        if any(len(given[name]) != len(dims) for name, dims in self.inputs.items()):
+            return None
+        pairs = [pair for name, dims in self.inputs.items() for pair in zip(dims, given[name])]
+        found = {d: size for d, size in pairs if isinstance(d, str)}
+        point = {name: found[name] for name in self.symbols}
+        return point if self.contains(point) and self.shapes(point) == given else None
 
     def rejection(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
         """Reason why shapes lie outside of the region; empty where they lie inside."""
@@ -232,7 +231,7 @@ def region_of(shapes: Mapping[str, Sequence[int | str]]) -> Region | None:
     """The region of shapes as a request spells them; None where all dimensions are numbers.
 
     A symbol has bounds where it is spelled with them, in one place or more; where it is spelled by its name
-    alone it is the same size.
+    alone it is the same size, and a sum of symbols and numbers has no bounds of its own.
 
     Raises:
         InputError: a dimension is spelled wrongly, or bounds are absent, contradict each other or are empty.
@@ -244,11 +243,19 @@ def region_of(shapes: Mapping[str, Sequence[int | str]]) -> Region | None:
             inputs[name] = tuple(_dimension(name, d, symbols) for d in spelled)
     known = {n: s for n, s in symbols.items() if s is not None}
     for name, dims in inputs.items():
-        for d in dims:
-            if isinstance(d, str) and d not in known:
+        for symbol in (s for d in dims if isinstance(d, str) for s in terms(d) if s):
+            if symbol not in known:
                 raise InputError(
-                    f"input {name!r}: symbol {d!r} has no bounds; "
-                    f"spell them once, as '{d}<=64' or '{d}:8..64%8'",
+                    f"input {name!r}: symbol {symbol!r} has no bounds; "
+                    f"spell them once, as '{symbol}<=64' or '{symbol}:8..64%8'",
+                    pointer=f"/input_shapes/{name}",
+                )
+        for d in (d for d in dims if isinstance(d, str)):
+            least = {s: known[s].low if n > 0 else known[s].high for s, n in terms(d).items() if s}
+            if _size(d, least) < 1:
+                raise InputError(
+                    f"input {name!r}: dimension {d!r} is {_size(d, least)} where "
+                    f"{', '.join(f'{s} is {n}' for s, n in least.items())}; expected at least 1",
                     pointer=f"/input_shapes/{name}",
                 )
     return Region(inputs, known) if inputs else None
@@ -301,15 +308,40 @@ def piece_of(document: Mapping[str, Any]) -> Piece:
     return Piece(symbols, {name: document["anchor"][name] for name in symbols})
 
 
+@functools.cache
+def terms(text: str) -> Mapping[str, int]:
+    """Factors of a sum such as '2*P+N-1' by symbol, its number under ''; empty if the text is no sum."""
+    found: dict[str, int] = {}
+    signed = text if text[:1] in ("+", "-") else f"+{text}"
+    matches = [*_TERM.finditer(signed)]
+    if "".join(match[0] for match in matches) != signed:
+        return {}
+    for match in matches:
+        of = "" if match["of"].isdigit() else match["of"]
+        factor = int(match["factor"] or 1) * (1 if of else int(match["of"]))
+        found[of] = found.get(of, 0) + (factor if match["sign"] == "+" else -factor)
+    return found if any(found) else {}
+
+
+def _size(text: str, point: Point) -> int:
+    """The size at a point that a symbol or a sum is."""
+    return point[text] if text in point else sum(n * point.get(of, 1) for of, n in terms(text).items())
+
+
 def _dimension(name: str, spelled: int | str, symbols: dict[str, Symbol | None]) -> int | str:
     """The number or the name of the symbol that a dimension is; its bounds go into `symbols`."""
     if isinstance(spelled, int):
         return spelled
     pointer = f"/input_shapes/{name}"
-    match = _SPELLING.fullmatch(spelled.replace(" ", ""))
+    text = spelled.replace(" ", "")
+    match = _SPELLING.fullmatch(text)
     if match is None:
-        if spelled.strip().isdigit():
-            return int(spelled)
+        if text.isdigit():
+            return int(text)
+        if summed := terms(text):
+            for part in filter(None, summed):
+                symbols.setdefault(part, None)
+            return text
         raise InputError(f"input {name!r}: dimension {spelled!r} is no size; {_EXPECTED}", pointer=pointer)
     symbol = match["name"]
     symbols.setdefault(symbol, None)

@@ -1,7 +1,7 @@
 """Sizes that a kernel takes: one dataclass a kernel, filled by its row and read by its generator."""
 
 from collections import namedtuple
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ class SizeTable:
 
     def array(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The array that a call passes as `sizes`."""
-        return np.array(astuple(self), np.int64)
+        return np.array([getattr(self, field.name) for field in fields(self)], np.int64)
 
     @classmethod
     def unpack(cls, argument: str = "sizes") -> str:

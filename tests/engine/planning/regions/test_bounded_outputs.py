@@ -73,6 +73,12 @@ NETWORKS = {
         "t = Transpose (at)\nv = GatherND (x, t)\ny = Exp (v)\nm = ReduceSum <keepdims = 0> (v)",
         "y v at m",
     ),
+    "least of one": Network(
+        "float[n] x",
+        {"x": ["n<=9"]},
+        lines=["at = NonZero (x)", "t = Transpose (at)", "v = GatherND (x, t)", "y = Exp (v)"],
+        outputs=["y", "at"],
+    ),
     "input": mask(
         "axes = Constant <value_ints = [0, 1]> ()\nzero = Constant <value_ints = [0]> ()\n"
         "sum = ReduceSum <keepdims = 0> (x, axes)\nn = Cast <to = 7> (sum)\n"

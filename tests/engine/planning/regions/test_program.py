@@ -1,19 +1,28 @@
 """Programs of regions: equal to the reference at every shape in poisoned memory, and valid plans."""
 
+import gc
 import json
+import weakref
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.reference
 import pytest
 
+from app.engine.core.group import Group
+from app.engine.core.plan import Choice
 from app.engine.memory.region_peak import peak_at, region_of
+from app.engine.planning.regions import runner as region_runner
+from app.engine.planning.regions.alternatives import Alternatives, Candidate
 from app.engine.planning.regions.memory import memory_formulas
 from app.engine.planning.regions.runner import RegionRunner
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import InputError, RegionError
+from app.engine.types.regions.region import Point
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.planning.regions.networks import Network, images, texts
 from tests.fuzzing.regions import SHAPES, check, drawn, expected, network, planned, points_of
@@ -86,6 +95,60 @@ def test_workspaces_without_a_formula_have_a_table_of_all_shapes_of_a_large_regi
         assert peak == (program.at(point).arena_bytes, True), point
 
 
+def test_equal_layers_have_the_rows_that_each_would_have_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows are put in order once a shape."""
+    rng = np.random.default_rng(0)
+    found = Network("float[n, l, 96] x", {"x": ["n<=4", "l<=320", 96]})
+    x = "x"
+    for _ in range(3):
+        x = found.add(f"Tanh ({found.add(f'MatMul ({x}, {found.weight(96, 96, rng=rng)})')})")
+    found.outputs = [x]
+    (piece,) = planned(found.save(tmp_path / "net.onnx"), found.spelled).pieces
+    points = [piece.region.at(index) for index in (0, 1, 700, piece.region.count - 1)]
+
+    def rows(point: Point) -> list[tuple[str, str]]:
+        chosen = piece.at(point).compilation.plan.require("implementation").values()
+        return [(choice.implementation.name, choice.tuning) for choice in chosen]
+
+    ordered: list[str] = []
+    order = Alternatives.ordered
+
+    def counted(self: Alternatives, point: Point, group: Group, choice: Choice) -> Iterable[Candidate]:
+        ordered.append(group.name)
+        return order(self, point, group, choice)
+
+    monkeypatch.setattr(Alternatives, "ordered", counted)
+    together = [rows(point) for point in points]
+    kinds = len(ordered) / len(points)
+    assert kinds < len(together[0])
+    monkeypatch.setitem(vars(piece), "_anchor_kinds", dict.fromkeys(piece._anchor_kinds))
+    assert [rows(point) for point in points] == together
+    assert len(ordered) == len(points) * (kinds + len(together[0]))
+
+
+def test_programs_of_shapes_keep_no_executor(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands of them."""
+    found = images(np.random.default_rng(1), 8)
+    program = planned(found.save(tmp_path / "net.onnx"), found.spelled)
+    made: list[weakref.ref[Executor]] = []
+
+    class Watched(Executor):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(region_runner, "Executor", Watched)
+    with closing(RegionRunner(program, compiler)) as runner:
+        kept = [runner.filled(point) for point in points_of(program, 4, np.random.default_rng(0))]
+        gc.collect()
+        assert len(kept) == 4 < len(made)
+        assert not [alive for alive in made if alive() is not None]
+
+
 def test_shapes_share_one_memory_and_one_copy_of_the_weights(tmp_path: Path, compiler: Compiler) -> None:
     found = images(np.random.default_rng(0), 14)
     path = found.save(tmp_path / "net.onnx")
@@ -109,7 +172,7 @@ def test_a_graph_that_grows_as_it_runs_has_no_region(tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["": 21]>
         net (float[n] x) => (float[k] y) { y = Unique (x) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
-    with pytest.raises(RegionError, match="'y' has a shape that is known only when the graph runs"):
+    with pytest.raises(RegionError, match="'y' of Unique 'Unique y' has a shape that is known only when"):
         planned(tmp_path / "net.onnx", {"x": ["n<=8"]})
 
 

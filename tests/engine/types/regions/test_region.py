@@ -41,6 +41,20 @@ def test_a_name_alone_is_the_same_size() -> None:
     assert region.rejection({"ids": (2, 10), "mask": (2, 10)}) == ""
 
 
+def test_a_dimension_may_be_a_sum_of_symbols() -> None:
+    shapes, region = bound({"mask": ["B", "P + S"], "y": ["2*B+P-1"], "past": ["B<=2", "P:4..60%4", "S<=3"]})
+    assert region is not None
+    assert shapes == {"mask": (2, 63), "y": (63,), "past": (2, 60, 3)}
+    point = {"B": 1, "P": 8, "S": 2}
+    assert region.shapes(point) == {"mask": (1, 10), "y": (9,), "past": (1, 8, 2)}
+    assert region.point(region.shapes(point)) == point
+    assert region.point({**region.shapes(point), "mask": (1, 11)}) is None
+    assert region.point({"mask": (1, 11), "y": (10,), "past": (1, 9, 2)}) is None
+    assert "'mask' takes [B:1..2, P+S], found [1, 11]" in region.rejection(
+        {"mask": (1, 11), "y": (9,), "past": (1, 8, 2)}
+    )
+
+
 def test_numbers_alone_are_no_region() -> None:
     assert bound({"x": [1, 3, 8, 8]}) == ({"x": (1, 3, 8, 8)}, None)
 
@@ -56,6 +70,10 @@ def test_the_largest_shape_stands_for_a_region() -> None:
     [
         (["N"], "symbol 'N' has no bounds"),
         (["8..16"], "dimension '8..16' is no size"),
+        (["P+1"], "symbol 'P' has no bounds"),
+        (["P<=4", "P+"], "dimension 'P+' is no size"),
+        (["P<=4", "P-1"], "dimension 'P-1' is 0 where P is 1; expected at least 1"),
+        (["P<=4", "9-2*P", "8-2*P"], "dimension '8-2*P' is 0 where P is 4"),
         (["N:9..8"], "has no size"),
         (["N:33..40%32"], "no multiple of 32 is in 33..40"),
         (["N<=8%0"], "has no size"),

@@ -36,7 +36,7 @@ from app.engine.planning.regions.varying_constants import Dims, VaryingConstant
 from app.engine.types.errors import RegionError
 from app.engine.types.options import Denied, MemoryConcessions
 from app.engine.types.regions.region import Point, Region
-from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.cpu.runtime.compiler import Request
 
 NOTHING = MemoryConcessions()
 ROUNDS = 8  # of plans, each without the rows that some shape refuses

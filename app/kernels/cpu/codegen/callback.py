@@ -1,10 +1,9 @@
-"""Functions that are called by their address, and their optimized bitcode beside numba's cache.
+"""Functions that are called by their address: object files in the folder of the cache, each compiled once.
 
-numba's cache holds machine code that is bound to one process. Bitcode can be compiled again: for a library
-that others load, which needs position-independent code (`app.kernels.library`).
+The module of an object lies beside it, after LLVM's optimizations: machine code for another processor's
+library is made of it, and assembly, which tells registers and stack.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,29 +11,34 @@ from typing import Any
 
 import numba
 
-from app.kernels.cpu.codegen.pipeline import KernelCompiler
+from app.kernels.cpu.codegen.machine_code import emit, optimize
+from app.kernels.cpu.codegen.pipeline import module_of
 
 
-def compile_callback(signature: Any, function: Callable[..., Any]) -> Any:
-    """A function as numba's C callback, from numba's cache where it lies there; see `bitcode`."""
-    compiled = numba.cfunc(
-        signature, pipeline_class=KernelCompiler, cache=True, error_model="numpy", boundscheck=False
-    )(function)
-    name = hashlib.sha256(compiled.native_name.encode()).hexdigest()[:32]
-    # The folder of the cache changes where a process has several compilers.
-    compiled.bitcode = Path(numba.config.CACHE_DIR) / "bitcode" / f"{name}.bc"
-    if not compiled.cache_hits:
-        write_whole(compiled.bitcode, compiled._library.serialize_using_bitcode()[-1])
-    else:
-        # LLVM's module of the code, which numba reads with it for functions that are linked to this one:
-        # there are none, and it takes more memory than the code, 11 MiB for the kernels of a MobileNet.
-        compiled._library._shared_module = None
-    return compiled
+def cache_folder() -> Path:
+    """Folder of what is compiled from now on, which is that of numba's cache."""
+    return Path(numba.config.CACHE_DIR)
 
 
-def bitcode(compiled: Any) -> bytes:
-    """The module of a callback after LLVM's optimizations; it defines `compiled.native_name`."""
-    return bytes(compiled.bitcode.read_bytes())
+def object_path(folder: Path, symbol: str) -> Path:
+    """Place of the object of a symbol in the folder of a cache."""
+    return folder / "objects" / f"{symbol}.o"
+
+
+def compile_callback(signature: Any, function: Callable[..., Any], symbol: str) -> Path:
+    """The object of a function that C calls by a symbol; it is made if the folder of the cache has none."""
+    path = object_path(cache_folder(), symbol)
+    if not path.exists():
+        module = module_of(signature, function, symbol)
+        optimize(module, symbol)
+        write_whole(path.with_suffix(".bc"), module.as_bitcode())
+        write_whole(path, emit(module))  # last: whoever sees it finds the module too
+    return path
+
+
+def bitcode(path: Path) -> bytes:
+    """The module that an object was made of."""
+    return path.with_suffix(".bc").read_bytes()
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -21,9 +21,9 @@ from app.engine.core.registry import PlanningContext, load
 from app.engine.types.precision import Computed
 from app.engine.types.target import find
 from app.kernels.cpu.codegen import linking
-from app.kernels.cpu.codegen.callback import bitcode
 from app.kernels.cpu.codegen.generator import spills
 from app.kernels.cpu.codegen.machine_code import assembly
+from app.kernels.cpu.codegen.pipeline import bitcode
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import group_of, implementation, model_of
 

@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from app.engine.core.registry import load
 from app.kernels.cpu.codegen import linking
-from app.kernels.cpu.codegen.callback import bitcode
 from app.kernels.cpu.codegen.machine_code import assembly
+from app.kernels.cpu.codegen.pipeline import bitcode
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import context, implementation, run_group
 from tests.kernels.single_node import text_group

@@ -16,7 +16,7 @@ from app.engine.core.calls import KernelCall
 from app.engine.core.group import Group
 from app.engine.core.registry import load
 from app.engine.operators.elementwise import recipe_of
-from app.kernels.cpu.codegen.callback import bitcode
+from app.kernels.cpu.codegen.pipeline import bitcode
 from app.kernels.cpu.elementwise import collapsed
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, context, group_of, implementation, model_of, run_group

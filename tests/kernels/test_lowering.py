@@ -9,9 +9,9 @@ import numba
 import pytest
 from numba import types
 
-from app.kernels.cpu.codegen.callback import bitcode, compile_callback
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.machine_code import address_of
+from app.kernels.cpu.codegen.pipeline import bitcode, compile_callback
 
 
 @pytest.fixture(autouse=True)

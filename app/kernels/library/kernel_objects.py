@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.kernels.cpu.codegen.callback import bitcode, object_path, write_whole
 from app.kernels.cpu.codegen.machine_code import imports
+from app.kernels.cpu.codegen.pipeline import bitcode, object_path, write_whole
 from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.compiler import Compiler, Request, source_hash, symbol_of
 from app.kernels.cpu.runtime.parallel import PRELUDE, helped, started, tuples

@@ -16,7 +16,9 @@ Row = TypeVar("Row")
 
 
 def compiled(
-    requests: Sequence[Request], compiler: Compiler, progress: Callable[[int, int], None]
+    requests: Sequence[Request],
+    compiler: Compiler,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[Request, CompiledKernel]:
     """Kernels by what is asked of the compiler."""
     kernels = {}

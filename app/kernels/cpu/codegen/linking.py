@@ -15,10 +15,10 @@ import numba
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.callback import bitcode, compile_callback
 from app.kernels.cpu.codegen.generator import spills
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.machine_code import assembly
+from app.kernels.cpu.codegen.pipeline import bitcode, compile_callback
 
 # What a generator of kernels returns: libraries, each perhaps with alternatives, then the kernel.
 Sources: TypeAlias = tuple[str | tuple[str, ...], ...]

@@ -27,8 +27,8 @@ import numba
 from numba import types
 
 from app.kernels.cpu.codegen import linking, memory
-from app.kernels.cpu.codegen.callback import compile_callback, object_path
 from app.kernels.cpu.codegen.machine_code import address_of
+from app.kernels.cpu.codegen.pipeline import compile_callback, object_path
 from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.processor import Processor, compiled_for
 from app.kernels.garbage import uncollected

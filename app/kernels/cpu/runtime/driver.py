@@ -57,11 +57,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.cpu.codegen.generator import at, outlined
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import typed
 from app.kernels.cpu.codegen.machine_code import address_of
+from app.kernels.cpu.codegen.pipeline import compile_callback
 
 ROW = 5  # numbers a row
 JUMP = -1  # arity of a row that goes on elsewhere

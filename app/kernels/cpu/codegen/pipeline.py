@@ -3,8 +3,8 @@
 numba compiles without what kernels do not need: they have no arrays, no closures and no objects that end.
 Rewrites of the former, and the search for the places where the latter do, take a tenth of numba's time.
 
-The module of an object lies beside it, after LLVM's optimizations: machine code for another processor's library
-is made of it, and assembly, which tells registers and stack.
+The module of an object lies beside it, after LLVM's optimizations: machine code for another processor's
+library is made of it, and assembly, which tells registers and stack.
 """
 
 import tempfile

@@ -107,7 +107,7 @@ def test_warm_fills_the_cache_once(
     for expected in ("1 kernels compiled", "0 kernels compiled"):
         assert main(["warm", str(model)]) == 0
         assert expected in capsys.readouterr().out
-    assert list((tmp_path / "kernels").glob("*/generated/compiled_*"))
+    assert list((tmp_path / "kernels").glob("*/objects/stowplan_kernel_*.o"))
 
 
 def test_warm_refuses_what_is_no_model(

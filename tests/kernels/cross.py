@@ -22,6 +22,8 @@ from app.engine.types.precision import Computed
 from app.engine.types.target import find
 from app.kernels.cpu.codegen import linking
 from app.kernels.cpu.codegen.generator import spills
+from app.kernels.cpu.codegen.machine_code import assembly
+from app.kernels.cpu.codegen.pipeline import bitcode
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import group_of, implementation, model_of
 
@@ -72,13 +74,13 @@ def compiled(name: str, text: str, compiler: Compiler) -> list[dict[str, object]
     )
     reason = row.rejection(group, context)
     assert reason is None, reason
-    before = set(linking._LINKED)
+    before = set(linking._OBJECTS)
     texts = []
     for call in row.lower(group, context):
         assert isinstance(call, KernelCall)
         kernel = compiler.compile(call.kernel, call.types, call.static, takes_thread=call.takes_thread)
-        texts.append((call.kernel, kernel.keep._library.get_asm_str()))
-    texts += [(s, f._library.get_asm_str()) for s, f in linking._LINKED.items() if s not in before]
+        texts.append((call.kernel, assembly(bitcode(kernel.path))))
+    texts += [(s, assembly(bitcode(path))) for s, path in linking._OBJECTS.items() if s not in before]
     return [
         {
             "function": symbol.rpartition(".")[2],

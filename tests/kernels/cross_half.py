@@ -19,6 +19,8 @@ import onnx_ir as ir
 
 from app.engine.core.registry import load
 from app.kernels.cpu.codegen import linking
+from app.kernels.cpu.codegen.machine_code import assembly
+from app.kernels.cpu.codegen.pipeline import bitcode
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import context, implementation, run_group
 from tests.kernels.single_node import text_group
@@ -44,12 +46,13 @@ def computed(
         if value.name in narrow:
             value.type = ir.TensorType(ir.DataType[narrow[value.name].upper()])
     given = {n: a.astype(KINDS[narrow[n]]) if n in narrow else a for n, a in values.items()}
-    row, before = implementation(name, REGISTRY), set(linking._LINKED)
+    row, before = implementation(name, REGISTRY), set(linking._OBJECTS)
     assert row.rejection(group, context(1, 8)) is None
     (found,) = run_group(row, group, given, compiler, lanes=8)
     error = np.abs(found.astype(np.float64) - expected).max() / np.abs(expected).max()
-    texts = [k.keep._library.get_asm_str() for k in compiler._kernels.values()]
-    texts += [f._library.get_asm_str() for s, f in linking._LINKED.items() if s not in before]
+    paths = [k.path for k in compiler._kernels.values()]
+    paths += [path for symbol, path in linking._OBJECTS.items() if symbol not in before]
+    texts = [assembly(bitcode(path)) for path in paths]
     compiler._kernels.clear()
     counts = {i: sum(len(re.findall(i, t)) for t in texts) for i in (*INSTRUCTIONS, "zmm")}
     return {"error": float(error), **counts}

@@ -14,7 +14,7 @@ from app.engine.types.errors import InputError, StorageBoundError
 
 if TYPE_CHECKING:
     from app.engine.core.program import Program
-    from app.kernels.cpu.runtime.parallel import Request
+    from app.kernels.cpu.runtime.compiler import Request
     from app.kernels.cuda.kernel import Launch
 
 Array: TypeAlias = np.ndarray[Any, Any]

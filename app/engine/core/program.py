@@ -9,7 +9,7 @@ from app.engine.core.placement import Placement
 from app.engine.core.plan import Choice, Compilation
 
 if TYPE_CHECKING:
-    from app.kernels.cpu.runtime.parallel import Request
+    from app.kernels.cpu.runtime.compiler import Request
 
 EVALUATOR = "app.engine.reference:"  # functions of calls of the reference evaluator begin so
 

@@ -37,11 +37,9 @@ from app.engine.runtime.cpu.rows import flattened
 from app.engine.runtime.executor import sparse_format
 from app.engine.types.errors import ExportError
 from app.kernels.cpu.codegen.tiles import TILED_BFLOATS
-from app.kernels.cpu.runtime.compiler import source_hash
+from app.kernels.cpu.runtime.compiler import Request, source_hash, symbol_of
 from app.kernels.cpu.runtime.driver import JUMP
-from app.kernels.cpu.runtime.parallel import Request
 from app.kernels.cpu.runtime.processor import Processor, compiled_for
-from app.kernels.library.kernel_objects import symbol_of
 from app.kernels.library.processor_features import required
 
 NUMBER, ARENA, WEIGHTS, BUFFERS = range(4)  # what an argument's offset counts from

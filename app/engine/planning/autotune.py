@@ -34,9 +34,9 @@ from app.engine.planning.timing_cache import store, stored
 from app.engine.storage.choice import rivals
 from app.engine.types.layout import Layout
 from app.engine.types.storage import StorageType
-from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler, Request
 from app.kernels.cpu.runtime.driver import Team
-from app.kernels.cpu.runtime.parallel import Request, helped
+from app.kernels.cpu.runtime.parallel import helped
 
 Array = np.ndarray[Any, Any]
 

@@ -43,8 +43,7 @@ from app.engine.types.target import Target, host, is_host, with_backends
 
 if TYPE_CHECKING:
     from app.engine.runtime.cpu.memory import Weights
-    from app.kernels.cpu.runtime.compiler import Compiler
-    from app.kernels.cpu.runtime.parallel import Request
+    from app.kernels.cpu.runtime.compiler import Compiler, Request
 
 FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that libraries run
 # Failed branches of the proof that an arena with concatenations written by slices is the least: 2 to 5

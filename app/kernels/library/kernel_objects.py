@@ -1,4 +1,4 @@
-"""Object files of kernels, each made once for a processor and kept beside the machine code of the kernels.
+"""Object files of kernels for a library: those of the cache, or others that are kept in one for a processor.
 
 Those for another processor are made by a process that compiles for it and runs nothing of what it compiles.
 """
@@ -10,23 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.kernels.cpu.codegen import linking
-from app.kernels.cpu.codegen.callback import write_whole
+from app.kernels.cpu.codegen.machine_code import imports
+from app.kernels.cpu.codegen.pipeline import bitcode, object_path, write_whole
 from app.kernels.cpu.runtime import driver
-from app.kernels.cpu.runtime.compiler import Compiler, source_hash
-from app.kernels.cpu.runtime.parallel import PRELUDE, Request, helped, started, tuples
+from app.kernels.cpu.runtime.compiler import Compiler, Request, source_hash, symbol_of
+from app.kernels.cpu.runtime.parallel import PRELUDE, helped, started, tuples
 from app.kernels.cpu.runtime.processor import ARCHITECTURE, STAND_IN, Processor, compiled_for
 from app.kernels.library.elf import FUNCTION, GLOBAL, LinkError, RelocatableObject
 from app.kernels.library.object_file import ERROR_PATH, MEMORY_FUNCTIONS, RUNTIMES, Emitter
 from app.kernels.library.stack_depth import StackUse
 
-DRIVER = ("stowplan_lead", "stowplan_help", "stowplan_wake")
 _CHILD = f"{PRELUDE}from app.kernels.library.kernel_objects import serve; serve(*rest)"
-
-
-def symbol_of(request: Request) -> str:
-    """The symbol that the tables of a program call a kernel by."""
-    return f"stowplan_kernel_{hashlib.sha256(repr(request).encode()).hexdigest()[:24]}"
 
 
 def kernel_objects(requests: Iterable[Request], compiler: Compiler, processor: Processor) -> list[bytes]:
@@ -41,7 +35,7 @@ def kernel_objects(requests: Iterable[Request], compiler: Compiler, processor: P
         LinkError: no kernels can be compiled for that processor.
     """
     kept = _Kept(compiler.cache, processor)
-    found = kept.filled({symbol_of(r): r for r in requests}, DRIVER, compiler)
+    found = kept.filled({symbol_of(r): r for r in requests}, tuple(driver.ENTRIES), compiler)
     runtime = RUNTIMES[processor.architecture]
     return [*found.values(), kept.assembled(runtime), kept.assembled(ERROR_PATH)]
 
@@ -60,7 +54,7 @@ def static_objects(
     found = kept.filled({symbol_of(r): r for r in requests}, (), compiler)
     objects = list(found.values())
     stacks = {symbol: kept.stack(symbol) for symbol in found}
-    called = {name for each in objects for name in _called(each)}
+    called = {name for each in objects for name in imports(each)}
     for path in (ERROR_PATH, MEMORY_FUNCTIONS):
         further = kept.assembled(path)
         functions = _functions(further)
@@ -79,7 +73,7 @@ class _Kept:
     def __init__(self, cache: Path, processor: Processor, *, with_stack: bool = False) -> None:
         self.processor = processor
         self.with_stack = with_stack
-        self._folder = cache / source_hash(processor) / "objects"
+        self._folder = cache / source_hash(processor)
         self._emitter = Emitter(processor)
 
     def has(self, symbol: str) -> bool:
@@ -110,12 +104,12 @@ class _Kept:
         """Make what is missing of kernels, and of the driver, which static programs do not have."""
         todo = list(requests)
         with helped(compiler, todo):
-            for request in todo:
-                kernel, types, static, takes_thread = request
-                compiled = compiler.compile(kernel, types, static, takes_thread=takes_thread)
-                self._keep(symbol_of(request), compiled.keep)
-        for symbol, callback in ({} if self.with_stack else driver.entries()).items():
-            self._keep(symbol, callback)
+            symbols = [compiler.compile(r[0], r[1], r[2], takes_thread=r[3]).path.stem for r in todo]
+        if not self.with_stack:
+            compiler.compile_driver()
+            symbols += driver.ENTRIES
+        for symbol in symbols:
+            self._keep(compiler.folder, symbol)
 
     def with_shared(self, symbols: list[str]) -> dict[str, bytes]:
         """The objects of symbols, and of what they call, in an order that depends on the symbols alone."""
@@ -126,7 +120,7 @@ class _Kept:
             if symbol in found or not self.has(symbol):
                 continue
             found[symbol] = self._path(symbol).read_bytes()
-            todo += reversed(_called(found[symbol]))
+            todo += reversed(imports(found[symbol]))
         return found
 
     def assembled(self, path: Path) -> bytes:
@@ -137,27 +131,23 @@ class _Kept:
             write_whole(made, self._emitter.of_assembly(text))
         return made.read_bytes()
 
-    def _keep(self, symbol: str, callback: Any) -> None:
-        content = self._emitter.of_callback(callback, symbol)
-        # Its callees come first: an object that is there is complete.
-        for name in _called(content):
-            shared = linking.linked(name)
-            if shared is not None and not self.has(name):
-                self._keep(name, shared)
-        path = self._path(symbol)
+    def _keep(self, folder: Path, symbol: str) -> None:
+        """Make what is missing of the object of a symbol that is in a folder, and of those that it calls."""
+        if self.has(symbol):
+            return
+        source, path = object_path(folder, symbol), self._path(symbol)
+        content = source.read_bytes()
+        for name in imports(content):  # first: an object that is there is complete
+            if object_path(folder, name).exists():
+                self._keep(folder, name)
         if self.with_stack:
-            stack = self._emitter.stack_of_callback(callback, symbol)
+            stack = self._emitter.stack_of_bitcode(bitcode(source), symbol)
             write_whole(path.with_suffix(".stack"), json.dumps(stack).encode())
-        write_whole(path, content)
+        if path != source:
+            write_whole(path, self._emitter.of_bitcode(bitcode(source)))
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.o"
-
-
-def _called(content: bytes) -> list[str]:
-    """Names that an object refers to and does not define."""
-    obj = RelocatableObject(content)
-    return [obj.symbols[i].name for i in obj.imports]
+        return object_path(self._folder, name)
 
 
 def _functions(content: bytes) -> set[str]:

@@ -18,7 +18,7 @@ from app.engine.core.calls import Call, HostCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, Lower, PlanningContext, Rejection
 from app.kernels.cpu import radix, selection
-from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.cpu.runtime.compiler import Request
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Run: TypeAlias = Callable[[Sequence[object | None]], list[object]]

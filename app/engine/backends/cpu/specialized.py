@@ -31,7 +31,7 @@ from app.engine.operators.specialized import PARAMETERS, specialized
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.errors import KernelError, OperandError
 from app.engine.types.target import find
-from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.cpu.runtime.compiler import Request
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Operands: TypeAlias = list[Array | None]

@@ -23,6 +23,7 @@ from app.engine.planning.backend_assignment.race_statistics import ROUNDS
 from app.engine.planning.timing_cache import TimingCache
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.cpu.memory import aligned
+from app.engine.runtime.cpu.rows import compiled
 from app.engine.runtime.inputs import samples
 from app.engine.types.options import Options
 from app.kernels.cpu.runtime.compiler import Compiler, resolve
@@ -98,6 +99,10 @@ class Bench:
     def executor(self, program: Program) -> Executor:
         """A program in memory; whoever asks closes it."""
         return Executor(program, self._compiler, drawn=True)
+
+    def compile_together(self, programs: Sequence[Program]) -> None:
+        """Compile the kernels of programs at once, which all cores share."""
+        compiled(tuple(dict.fromkeys(k for p in programs for k in p.kernels)), self._compiler)
 
     def digest(self, text: str) -> str:
         """Hash of the graph's structure and a text."""

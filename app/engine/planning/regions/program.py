@@ -35,7 +35,7 @@ from app.engine.planning.regions.sized_graph import SizedGraph
 from app.engine.types.errors import RegionError
 from app.engine.types.options import Denied, MemoryConcessions
 from app.engine.types.regions.region import Point, Region
-from app.kernels.cpu.runtime.parallel import Request
+from app.kernels.cpu.runtime.compiler import Request
 
 NOTHING = MemoryConcessions()
 ROUNDS = 8  # of plans, each without the rows that some shape refuses

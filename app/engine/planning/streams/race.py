@@ -88,10 +88,12 @@ def _streams(bench: Bench, plain: Program) -> dict[Streamed, float]:
     gains: dict[Streamed, float] = {}
     if not proposed:
         return gains
+    timed = dict.fromkeys(proposed[len(proposed) * i // (PLANS + 1)] for i in range(1, PLANS + 1))
+    programs = [bench.planned(replace(bench.compilation, streams=s), bench.options) for s in timed]
+    bench.compile_together([plain, *programs])
     steps = bench.step_seconds(plain, _described(plain))
     base = {step.group.name: seconds for step, seconds in zip(plain.steps, steps, strict=True)}
-    for streams in dict.fromkeys(proposed[len(proposed) * i // (PLANS + 1)] for i in range(1, PLANS + 1)):
-        program = bench.planned(replace(bench.compilation, streams=streams), bench.options)
+    for program in programs:
         taken = bench.step_seconds(program, _described(program))
         for step, seconds in zip(program.steps, taken, strict=True):
             if isinstance(step.group, StreamGroup):

@@ -8,15 +8,17 @@ from typing import TypeVar
 
 from app.engine.core.calls import Body, BodyCall, Call, Jump, KernelCall
 from app.engine.types.errors import KernelError
-from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler
+from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler, Request
 from app.kernels.cpu.runtime.kernel_sequence import JumpRow, KernelRow, KernelSequence
-from app.kernels.cpu.runtime.parallel import Request, helped
+from app.kernels.cpu.runtime.parallel import helped
 
 Row = TypeVar("Row")
 
 
 def compiled(
-    requests: Sequence[Request], compiler: Compiler, progress: Callable[[int, int], None]
+    requests: Sequence[Request],
+    compiler: Compiler,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[Request, CompiledKernel]:
     """Kernels by what is asked of the compiler."""
     kernels = {}

@@ -9,9 +9,9 @@ from typing import Any
 import numba
 from numba import extending
 
-from app.kernels.cpu.codegen.pipeline import InnerCompiler
+from app.kernels.cpu.codegen.pipeline import KernelCompiler
 
-_OPTIONS = {"pipeline_class": InnerCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_OPTIONS = {"pipeline_class": KernelCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def njit(function: Any = None, **options: Any) -> Any:

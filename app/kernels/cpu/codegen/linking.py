@@ -7,44 +7,38 @@ itself and found by the linker, also by callers that come from the disk cache.
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
-import llvmlite.binding
 import llvmlite.ir as ll
 import numba
 from numba import types
 from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.cpu.codegen.generator import spills
 from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.codegen.machine_code import assembly
+from app.kernels.cpu.codegen.pipeline import bitcode, compile_callback
 
 # What a generator of kernels returns: libraries, each perhaps with alternatives, then the kernel.
 Sources: TypeAlias = tuple[str | tuple[str, ...], ...]
 
-_LINKED: dict[str, Any] = {}  # by symbol; machine code must outlive its callers
+_OBJECTS: dict[str, Path] = {}  # of shared functions, by symbol
 
 
 def shared(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: the function as an external one of this signature, for other compiled code."""
 
     def link(function: Callable[..., Any]) -> Any:
-        compiled = compile_callback(signature, function)
         symbol = f"{function.__module__}.{function.__qualname__}"
-        llvmlite.binding.add_symbol(symbol, compiled.address)
-        _LINKED[symbol] = compiled
+        _OBJECTS[symbol] = compile_callback(signature, function, symbol)
         return types.ExternalFunction(symbol, signature)
 
     return link
 
 
 def local(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: the function as a local symbol of every kernel that calls it, never inlined there.
-
-    A function that numba compiles and LLVM does not inline is a weak symbol of the kernel's object file. A
-    process that compiles the kernel has optimized the function alone before and calls that machine code; one
-    that loads the kernel from the cache calls the code within, which was optimized twice. Where additions may
-    be reordered or fused the two differ in the last bits, and a local symbol has one definition only.
+    """A decorator: the function as one of its own in every kernel that calls it, never inlined there.
 
     Args:
         options: of `numba.njit`, beside those of all kernels.
@@ -80,24 +74,11 @@ def local(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return link
 
 
-def linked(symbol: str) -> Any | None:
-    """The function that kernels call by a symbol, as numba's callback; None for one of the C library."""
-    return _LINKED.get(symbol)
+def shared_objects(module: str) -> list[Path]:
+    """Objects of the shared functions of a module."""
+    return [path for symbol, path in _OBJECTS.items() if symbol.startswith(f"{module}.")]
 
 
 def spilled(module: str, tile: str) -> int:
-    """Registers that the innermost loops of a tile in a module's shared functions keep on the stack.
-
-    Of freshly compiled ones only: machine code from the cache has no assembly.
-    """
-    functions = [c for symbol, c in _LINKED.items() if symbol.startswith(f"{module}.")]
-    return sum(spills(_assembly(f._library, tile), tile) for f in functions if not f.cache_hits)
-
-
-def _assembly(library: Any, prefix: str) -> str:
-    """Assembly of the functions of a compiled library whose names begin so; that of all takes much longer."""
-    module = library._final_module.clone()
-    for function in module.functions:
-        if not function.is_declaration and not function.name.startswith(prefix):
-            function.linkage = "available_externally"  # its definition is elsewhere: no code is made
-    return str(library.codegen._tm.emit_assembly(module))
+    """Registers that the innermost loops of a tile in a module's shared functions keep on the stack."""
+    return sum(spills(assembly(bitcode(path), tile), tile) for path in shared_objects(module))

@@ -1,45 +1,32 @@
-"""From numba's typed statements to LLVM's code, and its optimization: what kernels need of both.
+"""From numba's typed statements to LLVM's code.
 
-numba optimizes every function alone, once by itself and twice as a module, and makes machine code of it; then
-again as a part of each function that calls it. Functions that only kernels call are linked as they were
-written here, and a kernel is optimized once, as a whole. Kernels have no Python objects and no debugger:
-nothing counts references, ends variables or asks for the size of what debuggers show.
+Kernels have no Python objects and no debugger: nothing counts references, and an exception has no arguments.
+LLVM optimizes nothing here: a kernel is optimized once, with all that it calls (`machine_code`).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
+import llvmlite.binding as binding
+import llvmlite.ir as ll
 from numba.core import cgutils
 from numba.core import ir as numba_ir
-from numba.core.codegen import JITCodeLibrary
+from numba.core.codegen import CodeLibrary
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
+from numba.core.runtime import rtsys
 from numba.core.typed_passes import BaseNativeLowering
 
-
-class KernelLibrary(JITCodeLibrary):
-    """LLVM's code of a function that is called by its address, optimized once with all that it calls."""
-
-    def add_llvm_module(self, module: Any) -> None:
-        """Add code as it is."""
-        module.data_layout = self._codegen._data_layout
-        self._final_module.link_in(module)
-
-    def finalize(self) -> None:
-        """Add what is called, optimize, and pass to the execution engine."""
-        self.link()
-        passes, builder = self._codegen._module_pass_manager()
-        passes.run(self._final_module, builder)
-        self._final_module.verify()
-        self._finalize_final_module()
-
-    def link(self) -> None:
-        """Add the code of the libraries that this one calls."""
-        for library in dict.fromkeys(self._linking_libraries):
-            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+RAISE = "stowplan_raise"  # the function that an entry calls where its function raised
 
 
-class InnerLibrary(KernelLibrary):
-    """LLVM's code of a function that only compiled code calls; it is a part of theirs, and nothing alone."""
+class FunctionLibrary(CodeLibrary):
+    """LLVM's code of a function, as it was written, and the libraries of those that it calls."""
+
+    def __init__(self, codegen: Any, name: str) -> None:
+        super().__init__(codegen, name)
+        self.module = binding.parse_assembly("")
+        self._called: dict[CodeLibrary, None] = {}
 
     @property
     def codegen(self) -> Any:
@@ -49,16 +36,62 @@ class InnerLibrary(KernelLibrary):
     def set_env(self, _name: str, _environment: Any) -> None:
         """Set nothing: an environment holds Python objects, of which kernels have none."""
 
+    def add_ir_module(self, ir_module: Any) -> None:
+        """Add code as it is."""
+        module = binding.parse_assembly(cgutils.normalize_ir_text(str(ir_module)))
+        module.verify()
+        self.module.link_in(module)
+
+    def add_linking_library(self, library: Any) -> None:
+        """Add a library that this one calls; none calls numba's runtime, which counts references."""
+        if library is not rtsys.library:
+            self._called[library] = None
+
     def finalize(self) -> None:
-        """Add what is called; there is no machine code."""
-        self.link()
-        self._finalize_dynamic_globals()
-        self._finalized = True
+        """Do nothing: there is no machine code."""
+
+    def get_function(self, name: str) -> Any:
+        """A function of the code."""
+        return self.module.get_function(name)
+
+    def get_llvm_str(self) -> str:
+        """Text of the code."""
+        return str(self.module)
+
+    def get_asm_str(self) -> str:
+        """Text of no machine code."""
+        return ""
 
     def get_pointer_to_function(self, _name: str) -> int:
-        """Address of no code: 0."""
-        self._ensure_finalized()
+        """Address of no machine code: 0."""
         return 0
+
+    def linked(self) -> Any:
+        """One module of this code and of all that it calls, which may be dropped where it is inlined."""
+        whole = binding.parse_assembly("")
+        whole.link_in(self.module, preserve=True)
+        for library in self._callees():
+            own = isinstance(library, FunctionLibrary)
+            module = (
+                library.module.clone()
+                if own
+                else binding.parse_bitcode(library.serialize_using_bitcode()[-1])
+            )
+            for function in module.functions:
+                if not function.is_declaration and function.linkage == binding.Linkage.external:
+                    function.linkage = "linkonce_odr"
+            whole.link_in(module)
+        return whole
+
+    def _callees(self) -> Iterator[Any]:
+        """The libraries that this one calls, directly or not, each once."""
+        todo, seen = [*self._called], set[CodeLibrary]()
+        while todo:
+            library = todo.pop(0)
+            if library not in seen:
+                seen.add(library)
+                yield library
+                todo += library._called if isinstance(library, FunctionLibrary) else ()
 
 
 class KernelLower(Lower):
@@ -74,14 +107,6 @@ class KernelLower(Lower):
             else:
                 self.lower_inst(statement)
 
-    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:  # noqa: ARG002
-        """Set a variable."""
-        self._alloca_var(name, self.typeof(name))
-        if name in self._singly_assigned_vars:
-            self._blk_local_varmap[name] = value
-        else:
-            self.builder.store(value, self.getvar(name))
-
     def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:  # noqa: ARG002
         """Reserve the place of a variable."""
         return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
@@ -92,13 +117,31 @@ class KernelLower(Lower):
     def decref(self, typ: Any, val: Any) -> None:
         """Count no reference, as `incref`."""
 
+    def create_cfunc_wrapper(self) -> None:
+        """Write the entry, which has the name of the library and C's calling convention."""
+        module, described = self.library.create_ir_module("entry"), self.fndesc
+        kinds = [self.context.get_value_type(t) for t in (described.restype, *described.argtypes)]
+        called = ll.Function(
+            module,
+            self.call_conv.get_function_type(described.restype, described.argtypes),
+            described.llvm_func_name,
+        )
+        entry = ll.Function(module, ll.FunctionType(kinds[0], kinds[1:]), self.library.name)
+        builder = ll.IRBuilder(entry.append_basic_block("entry"))
+        status, result = self.call_conv.call_function(
+            builder, called, described.restype, described.argtypes, entry.args, attrs=("noinline",)
+        )
+        with builder.if_then(status.is_error, likely=False):
+            builder.call(ll.Function(module, ll.FunctionType(ll.VoidType(), ()), RAISE), ())
+        builder.ret(result)
+        self.library.add_ir_module(module)
+
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class KernelLowering(BaseNativeLowering):
-    """LLVM's code of a function that is called by its address."""
+    """LLVM's code of a function, in a library of its own if none was given."""
 
     _name = "kernel_lowering"
-    library: type[KernelLibrary] = KernelLibrary
 
     @property
     def lowering_class(self) -> type[Lower]:
@@ -106,16 +149,7 @@ class KernelLowering(BaseNativeLowering):
         return KernelLower
 
     def run_pass(self, state: Any) -> bool:
-        """Write the code of a function into a library of its own."""
-        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()
-        super().run_pass(state)
-        return True
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class InnerLowering(KernelLowering):
-    """LLVM's code of a function that only compiled code calls."""
-
-    _name = "inner_lowering"
-    library = InnerLibrary
+        """Write the code of a function."""
+        if state.library is None:
+            state.library = FunctionLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        return bool(super().run_pass(state))

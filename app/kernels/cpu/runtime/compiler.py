@@ -1,9 +1,7 @@
 """From the name of a kernel to a machine address, through a disk cache.
 
-numba's cache is keyed by one file's time stamp, so a change in a function that a kernel calls
-would go unseen: the cache folder is therefore named after a hash of all kernel sources.
-A closure that holds an intrinsic never hits that cache; a generated kernel is therefore
-written as a small module of its own (design note cpu-kernels, section 6).
+The cache is a folder of object files, named after a hash of all kernel sources: a change in a function
+changes the kernels that call it. LLVM loads an object that is there, and nothing else of the kernel is read.
 """
 
 import ctypes
@@ -22,14 +20,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import llvmlite
 import numba
 from numba import types
 
 from app.kernels.cpu.codegen import linking, memory
-from app.kernels.cpu.codegen.callback import compile_callback
+from app.kernels.cpu.codegen.machine_code import address_of
+from app.kernels.cpu.codegen.pipeline import compile_callback, object_path
+from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.processor import Processor, compiled_for
 from app.kernels.garbage import uncollected
 
@@ -52,21 +52,42 @@ _SCALARS = {
 HOPELESS = 60  # spills, twice: the vectors are wider than the machine's, which no other unrolling helps
 
 
+# What `Compiler.compile` is asked for: kernel, types of its arguments, static arguments, takes_thread.
+Request: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...] | None, bool]
+
+PREFIX = "stowplan_kernel_"  # of the symbols of kernels
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """Machine code. `keep` holds the numba object that owns it."""
+    """A kernel whose object is a file; it is loaded when its address is asked for."""
 
     name: str
-    address: int
     arity: int  # of the arguments before begin and end
     takes_thread: bool
-    keep: Any
+    path: Path
+
+    @property
+    def address(self) -> int:
+        """Address of the machine code, which stays in the process."""
+        return address_of(self.path)
 
     @property
     def function(self) -> Callable[..., None]:
         """The kernel as a function of addresses and numbers, then begin and end; it releases the GIL."""
         numbers = self.arity + 2 + self.takes_thread
         return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * numbers)(self.address)
+
+
+def symbol_of(request: Request) -> str:
+    """The symbol that a kernel is called by; one outside this package depends on its file too."""
+    kernel, *_ = request
+    module = kernel.partition(":")[0]
+    content = b""
+    if not module.startswith("app.kernels."):
+        origin = importlib.import_module(module).__file__
+        content = Path(origin).read_bytes() if origin else b""
+    return f"{PREFIX}{hashlib.sha256(repr(request).encode() + content).hexdigest()[:24]}"
 
 
 def source_hash(processor: Processor | None = None) -> str:
@@ -104,7 +125,8 @@ class Compiler:
         self._generated = self.folder / "generated"
         self._generated.mkdir(parents=True, exist_ok=True)
         numba.config.CACHE_DIR = str(self.folder)
-        self._kernels: dict[tuple[object, ...], CompiledKernel] = {}
+        self._kernels: dict[Request, CompiledKernel] = {}
+        self._modules: dict[str, ModuleType] = {}  # generated ones, whose shared functions are in the folder
 
     def compile(
         self,
@@ -125,21 +147,31 @@ class Compiler:
                 tuple of texts are alternatives, of which the one that spills least is taken.
             takes_thread: whether the last parameter is the number of the calling thread.
         """
-        key = (kernel, argument_types, static, takes_thread)
-        if key not in self._kernels:
-            started = time.perf_counter()
-            with uncollected():  # a search takes a sixth of numba's time and finds little
-                function = self._function(kernel, static)
-                tail = 3 if takes_thread else 2
-                signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * tail)
-                with self._alone(f"{function.__module__}.{function.__qualname__}"):
-                    compiled = compile_callback(signature, function)
-            logger.debug("%s: %.3f s, static %s", kernel, time.perf_counter() - started, static)
-            self._mark(key).touch()
-            self._kernels[key] = CompiledKernel(
-                kernel, compiled.address, len(argument_types), takes_thread, compiled
-            )
-        return self._kernels[key]
+        request = (kernel, argument_types, static, takes_thread)
+        if request not in self._kernels:
+            symbol = symbol_of(request)
+            path = object_path(self.folder, symbol)
+            if not path.exists():
+                self._make(request, symbol)
+            self._kernels[request] = CompiledKernel(kernel, len(argument_types), takes_thread, path)
+        return self._kernels[request]
+
+    def compile_driver(self) -> None:
+        """Make the objects of the driver."""
+        numba.config.CACHE_DIR = str(self.folder)
+        for symbol, (signature, function) in driver.ENTRIES.items():
+            compile_callback(signature, function, symbol)
+
+    def _make(self, request: Request, symbol: str) -> None:
+        kernel, argument_types, static, takes_thread = request
+        started = time.perf_counter()
+        numba.config.CACHE_DIR = str(self.folder)
+        with uncollected():  # a search takes a sixth of numba's time and finds little
+            function = self._function(kernel, static)
+            signature = types.void(*(_type(t) for t in argument_types), *[types.int64] * (2 + takes_thread))
+            with self._alone(symbol):
+                compile_callback(signature, function, symbol)
+        logger.debug("%s: %.3f s, static %s", kernel, time.perf_counter() - started, static)
 
     def has(
         self,
@@ -149,15 +181,12 @@ class Compiler:
         takes_thread: bool,
     ) -> bool:
         """True if `compile` finds a kernel in memory or in the cache."""
-        key = (kernel, argument_types, static, takes_thread)
-        return key in self._kernels or self._mark(key).exists()
+        request = (kernel, argument_types, static, takes_thread)
+        return request in self._kernels or object_path(self.folder, symbol_of(request)).exists()
 
     def count(self) -> int:
         """Kernels in the cache."""
-        return sum(1 for _ in self._generated.glob("compiled_*"))
-
-    def _mark(self, key: tuple[object, ...]) -> Path:
-        return self._generated / f"compiled_{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}"
+        return sum(1 for _ in object_path(self.folder, "").parent.glob(f"{PREFIX}*.o"))
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -200,8 +229,8 @@ class Compiler:
 
     def _generate(self, source: str) -> ModuleType:
         name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
-        if name in sys.modules:
-            return sys.modules[name]
+        if name in self._modules:
+            return self._modules[name]
         path = self._generated / f"{name}.py"
         if not path.exists():
             # Written aside and renamed, so that no other process reads half a file. The time
@@ -221,6 +250,7 @@ class Compiler:
         sys.modules[name] = module
         with self._alone(name):
             spec.loader.exec_module(module)
+        self._modules[name] = module
         return module
 
 

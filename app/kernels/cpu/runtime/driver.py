@@ -57,10 +57,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from app.kernels.cpu.codegen.callback import compile_callback
 from app.kernels.cpu.codegen.generator import at, outlined
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import typed
+from app.kernels.cpu.codegen.machine_code import address_of
+from app.kernels.cpu.codegen.pipeline import compile_callback
 
 ROW = 5  # numbers a row
 JUMP = -1  # arity of a row that goes on elsewhere
@@ -344,37 +345,26 @@ def _run_helper(mailbox, thread, threads):
             turn += 1
 
 
-def _compiled(function: Any, signature: Any) -> Any:
-    """A ctypes function. Calling it releases the GIL.
-
-    Machine code is never given back: LLVM aborts now and then when many modules are removed.
-    """
-    compiled = compile_callback(signature, function)
-    found: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(signature.args))(compiled.address)
-    found.keep = compiled
-    return found
+_LEAD, _HELP, _WAKE = "stowplan_lead", "stowplan_help", "stowplan_wake"
+# Functions of the driver by the symbols that the runtime of a library calls them by.
+ENTRIES: dict[str, tuple[Any, Any]] = {
+    _LEAD: (_RUN_ROWS, _run_rows),
+    _HELP: (_RUN_HELPER, _run_helper),
+    _WAKE: (types.void(_POINTER, types.int64), _wake),
+}
 
 
 @functools.cache
+def _compiled(symbol: str) -> Any:
+    """A ctypes function, one for the process. Calling it releases the GIL."""
+    signature, function = ENTRIES[symbol]
+    address = address_of(compile_callback(signature, function, symbol))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(signature.args))(address)
+
+
 def compile_dispatch_loop() -> Any:
-    """The driver of the calling thread, one for the process."""
-    return _compiled(_run_rows, _RUN_ROWS)
-
-
-@functools.cache
-def _compile_attendance() -> tuple[Any, Any]:
-    """Loop of every other thread, and the function that wakes them."""
-    return _compiled(_run_helper, _RUN_HELPER), _compiled(_wake, types.void(_POINTER, types.int64))
-
-
-def entries() -> dict[str, Any]:
-    """Callbacks of the driver by the names that the runtime of a library calls them by."""
-    help_, wake = _compile_attendance()
-    return {
-        "stowplan_lead": compile_dispatch_loop().keep,
-        "stowplan_help": help_.keep,
-        "stowplan_wake": wake.keep,
-    }
+    """The driver of the calling thread."""
+    return _compiled(_LEAD)
 
 
 def _allowed() -> frozenset[int]:
@@ -408,9 +398,8 @@ class Team:
         self._cores = frozenset(cores) or _allowed()
         self._pins = bool(cores)
         self._led_from = -1
-        compiled = _compile_attendance() if threads > 1 else (None, None)
-        self._run_helper: Any = compiled[0]
-        self._wake: Any = compiled[1]
+        self._run_helper: Any = _compiled(_HELP) if threads > 1 else None
+        self._wake: Any = _compiled(_WAKE) if threads > 1 else None
         self._members = [
             threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(1, threads)
         ]

@@ -13,13 +13,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import Compiler, Request
 from app.kernels.cpu.runtime.processor import compiled_for
-
-# What `Compiler.compile` is asked for: kernel, types of its arguments, static arguments, takes_thread.
-Request: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...] | None, bool]
 
 EACH = 2  # kernels that a helper must have to do, for what its start costs
 

@@ -70,7 +70,6 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("int8-7bit-weights", NARROW_BITS, 0, "static", False, PRODUCTS),
     Candidate("int8-dynamic", 8, 0, "dynamic", True, MATMULS),
     Candidate("w8-block32", 8, 32, "float32", True, MATMULS),
-    Candidate("w8-block128", 8, 128, "float32", True, MATMULS),
     Candidate("w4-block32", 4, 32, "float32", True, MATMULS),
     Candidate("w4-block64", 4, 64, "float32", True, MATMULS),
     Candidate("w4-block128", 4, 128, "float32", True, MATMULS),

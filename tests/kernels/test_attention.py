@@ -5,16 +5,17 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from app.engine.backends.cpu import attention
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import Array, assert_close, context, implementation, run_group
 from tests.kernels.single_node import REGISTRY, reference, run_text, text_group
 
 
 def operands(
-    *, heads: int = 4, groups: int = 4, rows: int = 5, keys: int = 9, past: int = 0
+    *, heads: int = 4, groups: int = 4, rows: int = 5, keys: int = 9, past: int = 0, depth: int = 6
 ) -> dict[str, Array]:
     rng = np.random.default_rng(rows + keys)
-    shapes = {"q": (2, heads, rows, 6), "k": (2, groups, keys, 6), "v": (2, groups, keys, 7)}
+    shapes = {"q": (2, heads, rows, depth), "k": (2, groups, keys, depth), "v": (2, groups, keys, 7)}
     if past:
         shapes |= {"pk": (2, groups, past, 6), "pv": (2, groups, past, 7)}
     return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
@@ -72,6 +73,46 @@ def test_masks_broadcast(compiler: Compiler, shape: tuple[int, ...], boolean: bo
         bias = np.pad(bias, [(0, 0)] * (len(shape) - 1) + [(0, 9 - shape[-1])], constant_values=-np.inf)
     (y,) = run_text(compiler, row, body_of(a), a, threads=2, opset=24)
     assert_close(y, definition(a, bias))
+
+
+@pytest.mark.parametrize("shape", [None, (6, 1, 19), (2, 1, 1, 19), (2, 6, 1, 19)])
+@pytest.mark.parametrize("boolean", [True, False])
+@pytest.mark.parametrize(("groups", "depth"), [(6, 32), (2, 64), (1, 96), (2, 40)])
+def test_heads_of_a_decode_step_are_computed_together(
+    compiler: Compiler,
+    shape: tuple[int, ...] | None,
+    boolean: bool,
+    groups: int,
+    depth: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, bias = operands(heads=6, groups=groups, rows=1, keys=19, depth=depth), 0.0
+    if shape is not None:
+        mask = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+        mask[..., 3] = 1  # every row sees a key
+        a["mask"] = mask > 0 if boolean else mask
+        bias = np.where(mask > 0, 0, -np.inf) if boolean else mask
+    found = []
+    for heads in (1, 4, attention.HEADS):
+        monkeypatch.setattr(attention, "HEADS", heads)
+        found += [
+            run_text(compiler, "attention.rows", body_of(a), a, threads=threads, opset=24)[0]
+            for threads in (1, 2)
+        ]
+    assert_close(found[0], definition(a, bias))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("boolean", [True, False])
+def test_heads_of_a_decode_step_that_see_no_key(compiler: Compiler, boolean: bool) -> None:
+    a = operands(heads=6, groups=2, rows=1, keys=5, depth=32)
+    seen = np.array([True, False]).reshape(2, 1, 1, 1) & np.ones((2, 1, 1, 5), bool)
+    a["mask"] = seen if boolean else np.where(seen, 0, -np.inf).astype(np.float32)
+    (y,) = run_text(compiler, "attention.rows", body_of(a), a, opset=24)
+    (expected,) = reference(body_of(a), a, opset=24)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
+    assert_close(y[:1], definition(a)[:1])
 
 
 @pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])

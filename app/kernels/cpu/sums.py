@@ -135,6 +135,15 @@ def dot(a, b, n):
     return _sum_products(b, a, n, 0, 0)
 
 
+@inlined
+def joined(v):
+    """Sum of a vector of 16 lanes, one half of the lanes with the other, as `dot` joins those of its own."""
+    eight = lower_half(v) + upper_half(v)
+    four = lower_half(eight) + upper_half(eight)
+    two = lower_half(four) + upper_half(four)
+    return only_lane(lower_half(two) + upper_half(two))
+
+
 @njit
 def total(x, start, stop):
     """Sum of x[start:stop] as float64."""

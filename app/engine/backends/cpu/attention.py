@@ -23,6 +23,7 @@ POINTER = "float32*"
 FLOAT64 = 11  # as ONNX numbers element types
 ROWS_EFFICIENCY = 0.15  # of peak arithmetic: dot attention.products and rows of values, one query at a time
 BLOCKS_EFFICIENCY = 0.7  # two attention.products of small tiles
+HEADS = 8  # of one row that are computed at once: 1,024 scores of each stay in the second cache
 EXPONENTIAL = 30  # operations that a score takes beside the attention.products
 PACKED = 8  # the same of an element of keys and values
 BLOCK_KEYS = 512  # whose packed elements stay in the second cache, with the scores
@@ -94,14 +95,15 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     lengths, scores = attention.lengths_of(group), attention.scores_of(group)
     batch, heads, rows, _ = core.q.shape
     keys = core.v.shape[2]
-    work = Workspace(4 * max(keys, 1), per_thread=True)
-    mask = core.mask
+    mask, together = core.mask, heads_together(core) if scores is None else 1
+    work = Workspace(4 * together * max(keys, 1), per_thread=True)
     sizes = AttentionRowsSizes(
         **strides(core),
         left=graph.attribute(group.anchor, "left_window_size", -1),
         right=graph.attribute(group.anchor, "right_window_size", -1),
         external=lengths is not None,
         shown=-1 if scores is None else graph.attribute(group.anchor, "qk_matmul_output_mode", 0),
+        together=together,
     )
     call = KernelCall(
         "app.kernels.cpu.attention:attention",
@@ -130,6 +132,14 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         takes_thread=True,
     )
     return (*_before(group), call)
+
+
+def heads_together(core: Core) -> int:
+    """Heads that `attention` computes at once: those of one query row that share keys, values and mask."""
+    _, heads, rows, _ = core.q.shape
+    if rows != 1 or core.clears_nan or (core.mask is not None and core.mask.strides[1]):
+        return 1
+    return min(max(heads // max(core.k.shape[1], 1), 1), HEADS)
 
 
 def _dtype(mask: Operand) -> str:

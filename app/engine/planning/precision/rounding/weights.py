@@ -12,6 +12,9 @@ Array = np.ndarray[Any, Any]
 
 # Shares of the largest magnitude of a channel that are tried as the largest that its integers hold.
 SHARES = np.linspace(1.0, 0.6, 17)
+PART = (
+    1 << 15
+)  # weights whose scales are found at once: all that is computed of them stays in the second cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,20 +38,28 @@ def rounded(site: Site, row: Candidate) -> Rounded:
     Zeros stay zero. A channel of zeros has scale 1.
     """
     lying = _lines(site, row)
+    scales = np.ones((*lying.shape[:-1], 1), np.float32)
+    step = max(PART * len(lying) // max(lying.size, 1), 1)
+    for start in range(0, len(lying), step):
+        part = slice(start, start + step)
+        scales[part] = _best_scales(lying[part], row.largest)
+    integers = _integers(lying, scales, row.largest).astype(np.int8)
+    return Rounded(_standing(integers, site), _scales(scales[..., 0], site, row))
+
+
+def _best_scales(lying: Array, limit: int) -> Array:
+    """Of each run of elements along the last axis, the scale that loses least."""
     largest = np.abs(lying).max(axis=-1, keepdims=True, initial=0.0)
     # A subnormal scale would lose the digits of its quotients.
-    largest = np.where(largest < row.largest * np.finfo(np.float32).tiny, np.float32(row.largest), largest)
+    largest = np.where(largest < limit * np.finfo(np.float32).tiny, np.float32(limit), largest)
     best = np.full(largest.shape, np.inf)
     scales = np.ones(largest.shape, np.float32)
     for share in SHARES:
-        tried = (largest * np.float32(share / row.largest)).astype(np.float32)
-        lost = np.square(_restored(lying, tried, row.largest) - lying, dtype=np.float64).sum(
-            -1, keepdims=True
-        )
+        tried = (largest * np.float32(share / limit)).astype(np.float32)
+        lost = np.square(_restored(lying, tried, limit) - lying, dtype=np.float64).sum(-1, keepdims=True)
         better = lost < best
         best, scales = np.where(better, lost, best), np.where(better, tried, scales)
-    integers = _integers(lying, scales, row.largest).astype(np.int8)
-    return Rounded(_standing(integers, site), _scales(scales[..., 0], site, row))
+    return scales
 
 
 def restored(site: Site, found: Rounded) -> Array:

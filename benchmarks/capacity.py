@@ -26,6 +26,7 @@ from app.engine.entry.served_model import ServedModel, stacked
 from app.engine.planning.capacity import load
 from app.engine.planning.capacity.configuration import Configuration, cores_of, steps
 from app.engine.planning.capacity.queueing import arrivals
+from app.engine.runtime.cpu.memory import placed
 from app.engine.types.errors import EngineError
 from app.engine.types.options import Bindings, Options
 from app.settings import Settings
@@ -63,8 +64,8 @@ class Case:
 
     @property
     def fed(self) -> dict[str, Array]:
-        """Inputs of a request."""
-        return {k: v for k, v in self.inputs.items() if k not in self.fixed}
+        """Inputs of a request, on cache lines as in the process of a deployment."""
+        return {k: placed(v) for k, v in self.inputs.items() if k not in self.fixed}
 
     def model(self, threads: int, *, tune: bool) -> ServedModel:
         """The model for programs of so many threads."""

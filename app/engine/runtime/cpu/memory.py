@@ -38,6 +38,13 @@ def aligned(nbytes: int) -> Array:
     return raw[first:end]
 
 
+def placed(array: Array) -> Array:
+    """A copy of an array that starts on a cache line."""
+    copy = aligned(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 class Pool:
     """Memory for many arrays that stay: pieces of blocks of `block` byte or more, each on a cache line."""
 

@@ -55,9 +55,7 @@ def costs(settings: Settings) -> list[Row]:
             return list(found["rows"])
     with environment_of_jobs():
         command = [sys.executable, "-m", "app.api.http_costs"]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     try:
         text, _ = process.communicate(timeout=_MEASURING_SECONDS)
     except subprocess.TimeoutExpired:

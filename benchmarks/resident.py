@@ -109,8 +109,9 @@ def measured(path: Path, kernels: Path, folder: Path | None, shapes: int, instan
 def run(model: ServedModel, shapes: dict[str, tuple[int, ...]], instances: int) -> list[Any]:
     """Programs that ran once."""
     programs = model.programs(shapes, ((),) * instances)
+    request = {p.name: placed(np.zeros(shapes[p.name], p.dtype)) for p in model.inputs}
     for program in programs:
-        program.lend({p.name: placed(np.zeros(shapes[p.name], p.dtype)) for p in model.inputs})
+        program.lend(request)
         program.step()
         program.fetch()
     return programs

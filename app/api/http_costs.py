@@ -31,6 +31,7 @@ ENGINE = "app.serving.empty_engine"
 # Bytes of inputs and outputs; the first has the fewest of both, and answers grow where requests have grown.
 SIZES = ((1 << 10, 1 << 10), (1 << 19, 1 << 10), (1 << 22, 1 << 10), (1 << 19, 1 << 19), (1 << 22, 1 << 22))
 _WARM, _REQUESTS = 20, 100  # requests of each size
+_TRIES = 3
 _READY_SECONDS = 120.0
 _MEASURING_SECONDS = 240.0
 _FILE = "http-costs.json"
@@ -79,8 +80,8 @@ def measured() -> list[Row]:
         probe.close()
         settings = Settings(data=Path(folder), port=port, engine=ENGINE)
         with _processes(settings) as (api, executor):
-            connection = _connected(port, executor)
-            return [_row(connection, api, executor, *sizes) for sizes in SIZES]
+            _await_model(port, executor)
+            return [_row(port, api, executor, *sizes) for sizes in SIZES]
 
 
 @contextlib.contextmanager
@@ -138,22 +139,36 @@ def _config(settings: Settings) -> ExecutorConfig:
     )
 
 
-def _connected(port: int, executor: BaseProcess) -> socket.socket:
-    """A connection once the model is ready."""
+def _await_model(port: int, executor: BaseProcess) -> None:
+    """Wait until the model is ready."""
+    request = f"GET /v2/models/{_NAME}/ready HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
     end = time.monotonic() + _READY_SECONDS
     while time.monotonic() < end and executor.is_alive():
-        with contextlib.suppress(OSError):
-            connection = socket.create_connection(("127.0.0.1", port))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _exchange(
-                connection, f"GET /v2/models/{_NAME}/ready HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
-            )
-            return connection
+        with contextlib.suppress(OSError), _connected(port) as connection:
+            _exchange(connection, request)
+            return
         time.sleep(0.05)
     raise TimeoutError("the service did not become ready")
 
 
-def _row(connection: socket.socket, api: BaseProcess, executor: BaseProcess, nbytes: int, answer: int) -> Row:
+def _connected(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _row(port: int, api: BaseProcess, executor: BaseProcess, nbytes: int, answer: int) -> Row:
+    """Seconds of a request of these sizes, tried again where the API hung up on a client that was stopped."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(ConnectionError), _connected(port) as connection:
+            return _means(connection, api, executor, nbytes, answer)
+    with _connected(port) as connection:
+        return _means(connection, api, executor, nbytes, answer)
+
+
+def _means(
+    connection: socket.socket, api: BaseProcess, executor: BaseProcess, nbytes: int, answer: int
+) -> Row:
     """Seconds of a request of these sizes: means of many."""
     request = _request(nbytes, answer)
     for _ in range(_WARM):

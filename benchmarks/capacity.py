@@ -4,6 +4,9 @@ For each model: how long the answer took; requests per second back to back of on
 one thread), of the chosen configuration, of OpenVINO's throughput hint and of onnxruntime with its best of
 threads and sessions, all in turns on the same cores; and a load of random moments at the rate of the answer,
 whose throughput and percentiles are compared with the predicted ones. The bound is a multiple of one run.
+
+With `--http` a service of its own answers instead: the capacity is that of a client over HTTP, and the load
+comes from a process over HTTP to the deployment that was chosen.
 """
 
 import argparse
@@ -14,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +25,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from app.client import Client
 from app.engine.entry.capacity import SIZES, capacity
 from app.engine.entry.served_model import ServedModel, stacked
 from app.engine.planning.capacity import load
 from app.engine.planning.capacity.configuration import Configuration, cores_of, steps
 from app.engine.planning.capacity.queueing import arrivals
+from app.engine.runtime.cpu.memory import placed
 from app.engine.types.errors import EngineError
 from app.engine.types.options import Bindings, Options
 from app.settings import Settings
-from benchmarks import models
+from benchmarks import http_load, models, serving
 from benchmarks.row import recorded_inputs
 from benchmarks.serving import ranges_of
 
@@ -37,6 +43,7 @@ Array = np.ndarray[Any, Any]
 Json = dict[str, Any]
 MODELS = ("resnet50", "minilm_l6", "ppocrv4_det", "mobilenetv2")
 ROUNDS = 3
+_CONNECTIONS = 64  # of a load over HTTP
 _PART = 5.0  # seconds of a part of the load whose percentile is told by itself
 
 
@@ -63,8 +70,8 @@ class Case:
 
     @property
     def fed(self) -> dict[str, Array]:
-        """Inputs of a request."""
-        return {k: v for k, v in self.inputs.items() if k not in self.fixed}
+        """Inputs of a request, on cache lines as in the process of a deployment."""
+        return {k: placed(v) for k, v in self.inputs.items() if k not in self.fixed}
 
     def model(self, threads: int, *, tune: bool) -> ServedModel:
         """The model for programs of so many threads."""
@@ -96,6 +103,7 @@ def main(line: Sequence[str] | None = None) -> None:
     parser.add_argument("--bound", type=float, default=5.0, help="of the 99th percentile, in runs")
     parser.add_argument("--without", choices=("load", "throughput"), help="leave this part out")
     parser.add_argument("--turn", type=float, default=2.0, help="seconds of each runtime in a round")
+    parser.add_argument("--http", action="store_true", help="capacity of a service, and load over HTTP")
     parser.add_argument("--prepare", action="store_true", help="only tune and compile what is measured later")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args(line)
@@ -112,7 +120,10 @@ def main(line: Sequence[str] | None = None) -> None:
             fixed = models.bindings_of(inputs).values
             case = Case(found.path, inputs, fixed, kernels, Path(scratch) / "weights")
             run = prepare(case)
-            if not arguments.prepare:
+            if arguments.http:
+                rows.append({"model": found.name, **over_http(case, run, Path(scratch), arguments)})
+                console.print(table_of(rows[-1]))
+            elif not arguments.prepare:
                 rows.append({"model": found.name, **measured(case, run, Path(scratch), arguments)})
                 console.print(table_of(rows[-1]))
     if arguments.json:
@@ -173,6 +184,39 @@ def measured(case: Case, run: float, scratch: Path, arguments: argparse.Namespac
         row["load"] = loaded(answer["chosen"], way, instances, arguments.seconds)
     if arguments.without != "throughput":
         row["throughput"] = throughputs(case, way, instances, scratch, arguments.turn)
+    return row
+
+
+def over_http(case: Case, run: float, scratch: Path, arguments: argparse.Namespace) -> Json:
+    """Capacity that a service answers with, and a load over HTTP on the deployment that it chose."""
+    bound = {"percentile": 99.0, "seconds": arguments.bound * run}
+    with serving.service(scratch, case.kernels) as url:
+        serving.await_service(url)
+        with Client(url) as client:
+            job = serving.optimized(client, case.path, dict(case.inputs), 1)
+            client.capacity(job, latency=bound)  # the first one measures what HTTP costs
+            began = time.monotonic()
+            answer = client.capacity(job, latency=bound)
+            took = time.monotonic() - began
+            row: Json = {"bound_ms": bound["seconds"] * 1e3, "answer_seconds": took, "answer": answer}
+            if (chosen := answer["chosen"]) is None:
+                return row
+            serving.deploy_job(client, job, **chosen["deployment"])
+        request = http_load.request_of(serving.NAME, case.fed)
+        for seconds in (1.0, arguments.seconds):  # to warm up, and the load
+            found = http_load.offered(
+                serving.address_of(url), request, chosen["rate"], seconds, _CONNECTIONS
+            ).outcomes
+    latencies = np.array([outcome.seconds for outcome in found])
+    parts = np.array_split(latencies[np.argsort([o.at for o in found])], max(1, round(seconds / _PART)))
+    served = sum(outcome.status == HTTPStatus.OK for outcome in found)
+    row["load"] = {
+        "p99 of parts": [float(np.percentile(part, 99)) for part in parts],
+        "rate": chosen["rate"],
+        "throughput": served / max(outcome.at + outcome.seconds for outcome in found),
+        "p50": float(np.percentile(latencies, 50)),
+        "p99": float(np.percentile(latencies, 99)),
+    }
     return row
 
 

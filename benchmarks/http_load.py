@@ -60,7 +60,7 @@ class Load:
 class _Connection:
     socket: socket.socket
     left: memoryview = field(default_factory=lambda: memoryview(b""))  # of a request
-    received: bytes = b""
+    received: bytearray = field(default_factory=bytearray)
     planned: float = 0.0
     sent: float = 0.0  # the first byte
     busy: bool = False
@@ -178,7 +178,7 @@ def _receive(it: _Connection, began: float) -> Outcome | None:
     if end >= 0:
         head = it.received[:end].lower()
         if len(it.received) >= end + len(HEAD_END) + int(_header(head, b"content-length") or 0):
-            it.received = b""
+            it.received.clear()
             retry_after = _header(head, b"retry-after")
             return Outcome(it.sent, it.sent - it.planned, int(head[9:12]), now - it.sent, retry_after)
     return None if piece else Outcome(it.sent, it.sent - it.planned, 0, now - it.sent, None)

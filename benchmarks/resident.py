@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.engine.entry.served_model import ServedModel
+from app.engine.runtime.cpu.memory import placed
 from app.engine.types.options import Bindings, Options
 from app.settings import Settings
 from benchmarks import models
@@ -108,8 +109,11 @@ def measured(path: Path, kernels: Path, folder: Path | None, shapes: int, instan
 def run(model: ServedModel, shapes: dict[str, tuple[int, ...]], instances: int) -> list[Any]:
     """Programs that ran once."""
     programs = model.programs(shapes, ((),) * instances)
+    request = {p.name: placed(np.zeros(shapes[p.name], p.dtype)) for p in model.inputs}
     for program in programs:
-        program.run({p.name: np.zeros(shapes[p.name], p.dtype) for p in model.inputs})
+        program.lend(request)
+        program.step()
+        program.fetch()
     return programs
 
 

@@ -127,31 +127,51 @@ def service(scratch: Path, kernels: Path) -> Iterator[str]:
 
 def deploy(url: str, path: Path, inputs: dict[str, Array], threads: int, **how: Any) -> None:
     """Optimize the model, deploy it as `Client.deploy` has it, and wait until it answers."""
+    await_service(url)
+    with Client(url) as client:
+        deploy_job(client, optimized(client, path, inputs, threads), **how)
+
+
+def await_service(url: str) -> None:
+    """Wait until a service listens."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
         with contextlib.suppress(OSError):
-            host, _, port = url.removeprefix("http://").partition(":")
-            socket.create_connection((host, int(port)), timeout=1.0).close()
+            socket.create_connection(address_of(url), timeout=1.0).close()
             break
         if time.monotonic() > deadline:
             sys.exit("the service did not start")
         time.sleep(0.1)
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def optimized(client: Client, path: Path, inputs: dict[str, Array], threads: int) -> str:
+    """Id of a job that has optimized the model."""
     bindings = models.bindings_of(inputs)
-    with Client(url) as client:
-        job = client.submit(
-            client.upload(path).id,
-            input_shapes={k: list(v) for k, v in bindings.shapes.items()},
-            input_values=dict(bindings.values),
-            input_ranges=ranges_of(inputs),
-            options={"threads": threads, "benchmark_seconds": 1.0, "tolerance": 1e-3},
-        )
-        done = client.wait(job.id)
-        if done.state != "succeeded":
-            sys.exit(f"the job {done.state}: {done.code} {done.detail}")
-        client.deploy(job.id, NAME, **how)
-        deployed = client.wait_until_ready(NAME, timeout=READY_SECONDS)
-        if deployed.state != "ready":
-            sys.exit(f"the model is {deployed.state}: {deployed.detail}")
+    job = client.submit(
+        client.upload(path).id,
+        input_shapes={k: list(v) for k, v in bindings.shapes.items()},
+        input_values=dict(bindings.values),
+        input_ranges=ranges_of(inputs),
+        options={"threads": threads, "benchmark_seconds": 1.0, "tolerance": 1e-3},
+    )
+    done = client.wait(job.id)
+    if done.state != "succeeded":
+        sys.exit(f"the job {done.state}: {done.code} {done.detail}")
+    return str(job.id)
+
+
+def deploy_job(client: Client, job: str, **how: Any) -> None:
+    """Deploy a job, and wait until it answers."""
+    client.deploy(job, NAME, **how)
+    deployed = client.wait_until_ready(NAME, timeout=READY_SECONDS)
+    if deployed.state != "ready":
+        sys.exit(f"the model is {deployed.state}: {deployed.detail}")
 
 
 def ranges_of(inputs: Mapping[str, Array]) -> dict[str, list[int]]:
@@ -209,8 +229,7 @@ def overload(
     url: str, inputs: dict[str, Array], fixed: Mapping[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """What becomes of requests of which more come than can be served."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    address = host, int(port)
+    address = address_of(url)
     given = {name: array for name, array in inputs.items() if name not in fixed}
     patient = http_load.request_of(NAME, given)
     hasty = http_load.request_of(NAME, given, arguments.timeout)

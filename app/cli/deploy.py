@@ -35,10 +35,13 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
     """A job, and bounds."""
     parser.add_argument("job", help="id of a job that succeeded")
     parser.add_argument(
-        "--latency", type=latency_of, metavar="p99=20ms", help="in the queue and the model, without HTTP"
+        "--latency", type=latency_of, metavar="p99=20ms", help="from the request to the answer"
     )
     parser.add_argument("--memory", type=bytes_of, metavar="2GiB", help="that the process may take")
     parser.add_argument("--seconds", type=float, default=15.0, help="to answer in (default: 15)")
+    parser.add_argument(
+        "--in-process", action="store_true", help="in the queue and the model, without client and HTTP"
+    )
     service.add_arguments(parser)
 
 
@@ -48,7 +51,11 @@ def capacity(arguments: argparse.Namespace) -> int:
 
 
 def _capacity(client: Client, arguments: argparse.Namespace) -> int:
-    bounds = {"latency": arguments.latency, "memory_bytes": arguments.memory}
+    bounds = {
+        "latency": arguments.latency,
+        "memory_bytes": arguments.memory,
+        "over_http": not arguments.in_process,
+    }
     found = client.capacity(arguments.job, answer_seconds=arguments.seconds, **bounds)
     chosen = found["chosen"]
     if arguments.json:
@@ -69,7 +76,7 @@ def _capacity(client: Client, arguments: argparse.Namespace) -> int:
         for note in found["notes"]:
             print(f"note: {note}")
         if chosen is not None:
-            _tell(chosen, arguments.job)
+            _tell(chosen, arguments.job, found["http"])
     return service.DONE if chosen is not None and chosen["verified"] else service.REFUSED
 
 
@@ -91,7 +98,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     return (*shape, *figures, f"{row['memory_bytes'] / 2**20:.0f}", row["run_times"], row["rejection"])
 
 
-def _tell(chosen: dict[str, Any], job: str) -> None:
+def _tell(chosen: dict[str, Any], job: str, http: dict[str, float] | None) -> None:
     """The chosen configuration: predicted, measured, and the command that deploys it."""
     for word, point in (("predicted", chosen["predicted"]), ("measured", chosen["loads"][-1])):
         latency = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in point["latency"].items())
@@ -103,7 +110,10 @@ def _tell(chosen: dict[str, Any], job: str) -> None:
         f"{memory['weights_bytes'] / 2**20:.0f} MiB"
     )
     verdict = "verified" if chosen["verified"] else "NOT verified"
-    print(f"{verdict} by a load of {load['requests']} requests at random moments; HTTP is not included")
+    seen = "HTTP is not included"
+    if http is not None:
+        seen = f"with {sum(http.values()) * 1e3:.2f} ms of processor time of client and HTTP each"
+    print(f"{verdict} by a load of {load['requests']} requests at random moments; {seen}")
     how = chosen["deployment"]
     batches = ""
     if how["batch_sizes"]:

@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.types.errors import InputError, NotOnnxError, PassError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target
@@ -197,6 +198,7 @@ def capacity(
             "loads": [point | {"requests": 100, "met": True}],
             "memory": dict.fromkeys(names, 1 << 20),
         },
+        "http": None if request["http"] is None else asdict(HttpCosts.at(request["http"], 12, 12)),
         "notes": [f"p{request['percentile']}"],
         "seconds": request["answer_seconds"],
     }
@@ -355,7 +357,7 @@ class FakeProgram:
         self._x = np.zeros(shape, np.float32)
         self._y = np.zeros(shape, np.float32)
 
-    def feed(self, inputs: Mapping[str, object]) -> None:
+    def lend(self, inputs: Mapping[str, object]) -> None:
         np.copyto(self._x, np.asarray(inputs["x"]))
 
     def step(self) -> None:

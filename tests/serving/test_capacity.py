@@ -31,6 +31,7 @@ def test_the_answer_is_that_of_the_engine_for_the_jobs_shapes(service: Served) -
     assert found["chosen"]["predicted"]["latency"]["p99"] == 0.02
     assert found["configurations"][0]["memory_bytes"] == 2**31
     assert (found["notes"], found["seconds"]) == (["p95.0"], 15.0)
+    assert min(found["http"].values()) > 0.0, "measured by the service"
     made = service.http.post(f"/v1/jobs/{job}/deploy", json={"name": "best"} | found["chosen"]["deployment"])
     assert made.status_code == 201, made.text
     assert (made.json()["instances"], made.json()["threads"]) == (2, None), "the threads are those of the job"
@@ -82,7 +83,10 @@ def test_the_command_prints_the_deployment(service: Served, capsys: pytest.Captu
     text = capsys.readouterr().out
     assert f"stowplan deploy {job} --name NAME --instances 2 --threads 1" in text
     assert "predicted at 10.0 requests/s: 9.5/s, p50 10.00 ms, p99 20.00 ms" in text
-    assert "verified by a load of 100 requests" in text
+    assert "verified by a load of 100 requests at random moments; with " in text
+    assert "ms of processor time of client and HTTP each" in text
+    assert main(["capacity", job, "--in-process", *url]) == 0
+    assert "HTTP is not included" in capsys.readouterr().out
     assert main(["capacity", job, "--latency", "p51=1s", "--json", *url]) == 1, "it was not verified"
     assert json.loads(capsys.readouterr().out)["chosen"]["verified"] is False
 

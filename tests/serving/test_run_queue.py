@@ -9,6 +9,7 @@ import pytest
 
 from app.serving.oip_codec import Inference, InferenceError
 from app.serving.program_cache import Batch, Ready
+from app.serving.scheduling import run_queue
 from app.serving.scheduling.requests import Client, Request
 from app.serving.scheduling.run_queue import RunQueue, Task
 
@@ -90,6 +91,31 @@ def test_a_task_is_held_while_an_instance_is_free_and_not_while_all_run() -> Non
     line.put(fresh, INFERENCE, programs)
     assert numbers(line.take()) == [2]
     assert fresh.held >= 0.04
+
+
+def test_waits_end_earlier_by_what_they_end_late_so_that_no_delay_is_exceeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delay, late, clock = 0.01, 0.002, [100.0]
+    line, programs = queue(delay=delay), ready(2)
+
+    def wait(patience: float) -> bool:
+        clock[0] += patience + late
+        return False
+
+    monkeypatch.setattr(line._changed, "wait", wait)
+    monkeypatch.setattr(run_queue, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    held = []
+    for number in range(1000):
+        came = request(number)
+        came.came, came.deadline = clock[0], clock[0] + 30.0
+        line.put(came, INFERENCE, programs)
+        line.take()
+        held.append(came.held)
+    assert held[0] > delay, "by how much it is late is not known yet"
+    late_ones = np.array(held) > delay
+    assert np.mean(late_ones) < 0.02
+    assert min(held) > 0.9 * delay, "it waits for others still"
 
 
 def test_a_request_that_cannot_be_answered_in_time_is_refused_with_the_time_to_wait() -> None:

@@ -3,6 +3,7 @@
 Requests to them are `app.api.routes.inference`'s.
 """
 
+import subprocess
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
+from app.api import http_costs
 from app.api.http import errors, long_poll
 from app.api.routes.jobs import JobId
 from app.api.schemas.deployments import (
@@ -118,9 +120,11 @@ async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf
     """Find instances, threads and batches that answer most requests within bounds, in a limited process.
 
     A few configurations are measured under load, latencies under random arrivals of these and of the others
-    are predicted, and the chosen one is verified by such a load. All of it is without HTTP, on cores that
-    nothing else should use meanwhile.
+    are predicted, and the chosen one is verified by such a load, on cores that nothing else should use
+    meanwhile. Threads use the processor as a client and the API would: what a request costs them is measured
+    when it is needed first on a machine, which takes some seconds more.
     """
+    http = await _http_costs(service) if body.over_http else None
 
     def drafted(connection: sa.Connection) -> list[job_repository.Draft]:
         job = deployments.deployable(connection, job_id)
@@ -130,6 +134,7 @@ async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf
             "seconds": None if latency is None else latency.seconds,
             "memory_bytes": body.memory_bytes,
             "answer_seconds": body.answer_seconds,
+            "http": http,
         }
         request = {
             "options": deployments.resolved_options(job),
@@ -147,6 +152,14 @@ async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf
         code = row["code"] or "cancelled"
         raise OperationFailedError(row["detail"] or code, code=code, pointer=row["pointer"] or "")
     return CapacityAnswer.model_validate(row["summary"])
+
+
+async def _http_costs(service: Service) -> list[http_costs.Row]:
+    try:
+        return await run_in_threadpool(http_costs.costs, service.settings)
+    except subprocess.SubprocessError as error:
+        detail = f"what requests over HTTP cost could not be measured: {error}"
+        raise OperationFailedError(detail, code="internal-error") from error
 
 
 @router.get("/deployments", summary="List deployed models")

@@ -51,7 +51,7 @@ class LatencyBound(Schema):
     percentile: float = Field(
         default=99.0, ge=50.0, le=99.9, description="Share of the requests, in percent."
     )
-    seconds: float = Field(gt=0.0, le=60.0, description="In the queue and in the model, without HTTP.")
+    seconds: float = Field(gt=0.0, le=60.0, description="From the request to the answer.")
 
 
 class CapacityRequest(Schema):
@@ -66,6 +66,10 @@ class CapacityRequest(Schema):
     latency: LatencyBound | None = Field(default=None, description="Without one, the highest throughput.")
     memory_bytes: Size | None = Field(default=None, description="Of the process of the deployment.")
     answer_seconds: float = Field(default=15.0, ge=5.0, le=60.0, description="Time to measure and answer in.")
+    over_http: bool = Field(
+        default=True,
+        description="As a client on this machine sees it; else in the process of the model.",
+    )
 
 
 class Serving(Schema):
@@ -129,6 +133,16 @@ class CapacityChoice(Schema):
     memory: CapacityMemory
 
 
+class CapacityHttp(Schema):
+    """Processor seconds of one request besides its run, measured once on this machine."""
+
+    sent: float = Field(description="Of the client, for the request.")
+    request: float = Field(description="Of the API, for the request.")
+    executor: float = Field(description="Of the process of the model.")
+    answer: float = Field(description="Of the API, for the answer.")
+    received: float = Field(description="Of the client, for the answer.")
+
+
 class CapacityAnswer(Schema):
     """How many requests this machine answers, and the deployment that does."""
 
@@ -136,6 +150,9 @@ class CapacityAnswer(Schema):
     shapes: dict[str, list[int]] = Field(description="Of the inputs of every request.")
     configurations: list[CapacityConfiguration]
     curves: list[CapacityCurve]
+    http: CapacityHttp | None = Field(
+        default=None, description="Part of all latencies and rates; null where they are without HTTP."
+    )
     chosen: CapacityChoice | None = Field(description="Null where no configuration meets the bounds.")
     notes: list[str] = Field(description="What was left out, and why.")
     seconds: float

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from app.engine.entry.served_model import ServedModel
 from app.engine.planning.capacity import choice, load
 from app.engine.planning.capacity.choice import Bound, Candidate
 from app.engine.planning.capacity.configuration import configurations, steps
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.planning.capacity.queueing import Prediction, arrivals, predicted
 from app.engine.planning.capacity.run_times import MeasuredRuns, runs_to_measure, under_load
 from app.engine.planning.capacity.study import Study
 from app.engine.planning.heartbeat import resident_bytes
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.memory import placed
 from app.engine.runtime.inputs import tensors
 from app.engine.types.errors import EngineError, InputError
 from app.engine.types.options import Bindings, Options
@@ -53,7 +55,8 @@ def capacity(
         options: of the job.
         bindings: of the job.
         request: `percentile` and `seconds` bound the latency and `memory_bytes` the memory, None where they
-            do not; `answer_seconds` is the time to answer in.
+            do not; `answer_seconds` is the time to answer in. With `http`, rows of `HttpCosts.at`, all is as
+            a client over HTTP on this machine sees it; without, as the process of the model does.
         folder: where packed weights are kept meanwhile.
         kernels: folder of compiled kernels and of timings.
         external: files of external data by the name the model gives them.
@@ -67,6 +70,7 @@ def capacity(
     progress("benchmark: measure", 0, 3)
     files = {"kernels": kernels, "external": external, "weights": folder / "weights"}
     study, cores = _study(path, options, bindings, files, began + _MEASURING * (end - began))
+    study.costs = _costs(study, options.threads, request.get("http"))
     bound = None if request["seconds"] is None else Bound(request["percentile"], request["seconds"])
     notes = list(_measured(study, cores, options.threads, bound))
     progress("benchmark: predict", 1, 3)
@@ -74,6 +78,7 @@ def capacity(
     rows = _candidates(study, cores, options.threads, bound, (process, request["memory_bytes"]))
     found = choice.chosen(rows)
     answer = {"cores": cores, "shapes": {k: list(v) for k, v in study.shapes.items()}, "chosen": None}
+    answer["http"] = None if study.costs is None else asdict(study.costs)
     answer |= _predictions(rows, None if found is None else found[0], bound)
     progress("benchmark: verify", 2, 3)
     if found is None:
@@ -120,12 +125,26 @@ def _study(
         assert isinstance(program, Executor)
         compilation = program.program.compilation
         drawn = tensors(compilation, bindings, options.seed)
-        return {value.name or "": drawn[value.name or ""] for value in compilation.graph.inputs}
+        given = {value.name or "": drawn[value.name or ""] for value in compilation.graph.inputs}
+        # A request lies on cache lines in the process of a deployment.
+        return {n: placed(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
 
     cores = len(os.sched_getaffinity(0))
     most = {threads: cores // threads for threads in steps(cores, options.threads)}
     most.setdefault(options.threads, 1)  # of a job with more threads than there are cores
     return Study(model, shapes, inputs, most, end, lambda: _packed(files["weights"])), cores
+
+
+def _costs(study: Study, threads: int, rows: Sequence[Mapping[str, float]] | None) -> HttpCosts | None:
+    """Processor time of a request of the study over HTTP; None without rows."""
+    if rows is None:
+        return None
+    program = study.programs(threads, 1)[0]
+    inputs = study.inputs(program)
+    program.lend(inputs)
+    program.step()
+    sizes = (sum(np.asarray(array).nbytes for array in found.values()) for found in (inputs, program.peek()))
+    return HttpCosts.at(rows, *sizes)
 
 
 def _packed(folder: Path) -> int:
@@ -159,7 +178,7 @@ def _candidates(
     study: Study, cores: int, threads: int, bound: Bound | None, memory: tuple[int, int | None]
 ) -> list[Candidate]:
     """All configurations, with predictions; `memory` is what the process takes, and what it may take."""
-    measured, shared = MeasuredRuns(study.samples), memory[0] + study.packed()
+    measured, shared = MeasuredRuns(study.samples, study.outside), memory[0] + study.packed()
     largest = max(size for _, _, size in study.samples)
     sizes = [size for size in SIZES if size <= largest]
     delays = (0.0,) if bound is None else (0.0, _DELAY * bound.seconds)
@@ -198,8 +217,8 @@ def _verified(
         if count < _ENOUGH:
             notes.append(f"percentiles of the load are those of {count} requests: there was no time for more")
         moments = arrivals(rate, count)
-        offered = load.offered(instances, moments, configuration)
-        times = under_load(found.times, offered.runs)
+        offered = load.offered(instances, moments, configuration, study.costs)
+        times = under_load(found.times, offered)
         values = np.percentile(offered.seconds, list(best.percentiles)).tolist()
         latency = dict(zip(best.percentiles, values, strict=True))
         reached = Prediction(rate, count / float((moments + offered.seconds).max()), latency)

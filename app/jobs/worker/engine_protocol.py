@@ -35,8 +35,8 @@ class Program(Protocol):
 
     shares_memory: bool
 
-    def feed(self, inputs: Mapping[str, object]) -> None:
-        """Copy the inputs."""
+    def lend(self, inputs: Mapping[str, object]) -> None:
+        """Read the inputs where they are, or copy them; they stay as they are until the step has ended."""
 
     def step(self) -> None:
         """Compute the outputs."""

@@ -93,7 +93,7 @@ class Instance:
         if request.is_answered:
             return
         program = ready.programs[self.number]
-        program.feed(inference.inputs)
+        program.lend(inference.inputs)
         program.step()
         answer = self._answer(ready, inference, request.region)
         request.answer(answer, Told(200, began - request.came, time.monotonic() - began))
@@ -103,7 +103,7 @@ class Instance:
         batch = tasks[0].ready.batches[len(tasks)]
         program = batch.programs[self.number]
         given = [task.inference.inputs for task in tasks]
-        program.feed({name: np.concatenate([inputs[name] for inputs in given]) for name in given[0]})
+        program.lend({name: np.concatenate([inputs[name] for inputs in given]) for name in given[0]})
         program.step()
         outputs = program.peek()
         for index, task in enumerate(tasks):

@@ -19,6 +19,10 @@ from app.serving.scheduling.requests import Request
 _MARGIN = 1.2  # of the time to an answer over its mean: runs differ, and a late one was for nothing
 _NEW = 0.1  # share of a new sample in the mean time of runs
 _SLACK = 64  # deadlines of answered requests that are kept without a look
+# By which waits for others of a batch end late is followed as a quantile: up by a step where one ends later,
+# down by a part of a step where it does not. One in 200 stays later.
+_FIRST_LATE, _LATE_STEP, _MOST_LATE = 0.05, 0.02, 0.5  # of the delay
+_LATE_DOWN = 1 / 200
 LATE = "the request waited too long for its turn"
 OVERDUE = "the request may take no longer than it took to come"
 
@@ -51,6 +55,7 @@ class RunQueue:
     def __init__(self, instances: int, batch_seconds: float = 0.0) -> None:
         self._instances = instances
         self._batch_seconds = batch_seconds  # that a request waits for others
+        self._late = _FIRST_LATE * batch_seconds  # by which such a wait ends too late
         self._tasks: deque[Task] = deque()
         self._seconds = 0.0  # that the tasks will take, as far as known
         self._running = 0.0  # that those which run take
@@ -98,7 +103,8 @@ class RunQueue:
         """The next tasks, when there are any; `done` follows. Several are computed together.
 
         A task waits for others of its programs until there are as many as the largest batch takes, for
-        `batch_seconds` since it came at most; then it goes with as many as a batch takes.
+        `batch_seconds` since it came at most; then it goes with as many as a batch takes. Threads wake late:
+        it waits less by what they were late so far.
         """
         with self._changed:
             if not self._idle:
@@ -113,7 +119,9 @@ class RunQueue:
                 found, patience = self._next()
                 if found:
                     break
-                self._changed.wait(patience)
+                ends = time.monotonic() + patience
+                if not self._changed.wait(patience):
+                    self._note_late(time.monotonic() - ends)
             self._idle -= 1
             now = time.monotonic()
             for task in found:
@@ -124,6 +132,12 @@ class RunQueue:
             if self._tasks:
                 self._changed.notify()
             return found
+
+    def _note_late(self, seconds: float) -> None:
+        """Note by how much a wait ended late."""
+        step = _LATE_STEP * self._batch_seconds
+        found = self._late + (step if seconds > self._late else -step * _LATE_DOWN)
+        self._late = min(max(found, 0.0), _MOST_LATE * self._batch_seconds)
 
     def _is_hopeless(self, task: Task) -> bool:
         """True if a task would be late, and another one could run instead."""
@@ -150,7 +164,7 @@ class RunQueue:
             else:
                 groups.setdefault(id(task.ready), []).append(task)
         for found in groups.values():
-            patience = found[0].request.came + self._batch_seconds - now
+            patience = found[0].request.came + self._batch_seconds - self._late - now
             if count := count_to_take(len(found), patience, found[0].sizes):
                 return found[:count], 0.0
             soonest = min(soonest, patience)

@@ -71,6 +71,24 @@ def test_the_answer_names_a_deployment_within_its_bounds(tmp_path: Path, compile
     assert found.curves
 
 
+def test_costs_of_http_are_part_of_the_answer(tmp_path: Path, compiler: Compiler) -> None:
+    rows = [
+        {"request": 1, "answer": 1, "sent": 1e-4, "received": 2e-4, "api": 6e-4, "executor": 3e-4},
+        {"request": 4096, "answer": 1, "sent": 1e-4, "received": 2e-4, "api": 6e-4, "executor": 3e-4},
+        {"request": 4096, "answer": 4096, "sent": 1e-4, "received": 2e-4, "api": 6e-4, "executor": 3e-4},
+    ]
+    found = found_for(tmp_path, compiler, percentile=95.0, seconds=1.0, http=rows)
+    assert found.http is not None
+    assert found.http.model_dump() == pytest.approx(
+        {"sent": 1e-4, "request": 3e-4, "executor": 3e-4, "answer": 3e-4, "received": 2e-4}
+    )
+    assert found.chosen is not None
+    outside = found.http.request + found.http.answer + found.http.received
+    assert found.chosen.loads[0].latency["p50"] > outside + found.http.executor
+    assert found.chosen.predicted.latency["p50"] > outside + found.http.executor
+    assert found_for(tmp_path, compiler).http is None
+
+
 def test_requests_that_mix_are_not_computed_together_and_the_reason_is_told(
     tmp_path: Path, compiler: Compiler
 ) -> None:

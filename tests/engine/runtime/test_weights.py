@@ -10,6 +10,7 @@ import pytest
 from app.engine.core.calls import Constant
 from app.engine.runtime.cpu.memory import (
     ALIGNMENT,
+    MAPPED,
     MIN_READ,
     Array,
     Weights,
@@ -29,6 +30,18 @@ def scaled(array: Array, factor: float, made: list[float]) -> Callable[[], Array
         return array * np.float32(factor)
 
     return packed
+
+
+def test_memory_takes_no_more_than_the_pages_that_are_touched() -> None:
+    block = aligned(MAPPED)
+    assert (block.size, block.ctypes.data % ALIGNMENT) == (MAPPED, 0)
+    pages = [(block.ctypes.data + at) // mmap.PAGESIZE for at in (0, MAPPED - 1)]
+    with open("/proc/self/pagemap", "rb") as file:  # noqa: PTH123  a file of the kernel
+        file.seek(8 * pages[0])
+        found = np.frombuffer(file.read(8 * (pages[1] - pages[0])), np.uint64)
+    assert (found >> np.uint64(63)).sum() <= 2, "the margins share pages with its ends"
+    block[...] = 1
+    assert block.all()
 
 
 def test_weights_that_are_packed_in_the_same_way_are_packed_once() -> None:

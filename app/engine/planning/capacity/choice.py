@@ -78,7 +78,7 @@ def highest_rate(times: RunTimes, configuration: Configuration, bound: Bound | N
     None where no rate of those tried does.
     """
     saturation = times.saturation(configuration)
-    slower = RunTimes({size: _SLOWER * found for size, found in times.samples.items()})
+    slower = RunTimes({size: _SLOWER * found for size, found in times.samples.items()}, times.outside)
 
     def holds(share: float) -> bool:
         found = predicted(share * saturation, slower, configuration, _percentiles(bound), _COARSE)

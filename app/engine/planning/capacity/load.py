@@ -1,7 +1,8 @@
 """Load on instances of a program in this process: back to back, and requests at random moments.
 
-Instances are threads that keep to their cores, as those of an executor. A run copies inputs in, computes, and
-copies the outputs; HTTP, the socket between processes and headers of requests are no part of it.
+Instances are threads that keep to their cores, as those of an executor. A run lends the inputs, computes, and
+copies the outputs. Client, HTTP, the socket between processes and headers of requests are no part of it, but
+for the processor time that they take, where it is given.
 """
 
 import os
@@ -10,14 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from app.engine.planning.capacity.batching import count_to_take
 from app.engine.planning.capacity.configuration import SWITCH_SECONDS, Configuration
-from app.engine.planning.capacity.queueing import Seconds
+from app.engine.planning.capacity.http import HttpCosts, HttpThreads, spend
+from app.engine.planning.capacity.queueing import Seconds, nothing
 
 MIN_RUNS = 4  # of each instance that runs back to back
 MAX_RATE = 3000.0  # requests per second that a load can send from this process
@@ -26,8 +28,8 @@ MAX_RATE = 3000.0  # requests per second that a load can send from this process
 class Runnable(Protocol):
     """A program for inputs of given shapes, see `app.engine.runtime.cpu.executor.Executor`."""
 
-    def feed(self, inputs: Mapping[str, object]) -> None:
-        """Copy the inputs."""
+    def lend(self, inputs: Mapping[str, object]) -> None:
+        """Read the inputs where they are, or copy them."""
 
     def step(self) -> None:
         """Compute the outputs."""
@@ -49,7 +51,7 @@ class Instance:
         program, inputs = self.programs[count], self.inputs
         if count > 1:
             inputs = {name: np.concatenate([array] * count) for name, array in inputs.items()}
-        program.feed(inputs)
+        program.lend(inputs)
         program.step()
         for output in program.peek().values():
             np.array(output)
@@ -77,26 +79,24 @@ class _Line:
     """Requests by number, in the order of their arrival, until no more come."""
 
     def __init__(self, came: Seconds, configuration: Configuration) -> None:
-        self._came = came  # moment of each request, by `time.perf_counter`
+        self._came = came  # moment of each request that is here, by `time.perf_counter`
+        self._left = len(came)  # requests that are to come
         self._configuration = configuration
         self._waiting: deque[int] = deque()
-        self._closed = False
         self._changed = threading.Condition()
 
     def put(self, index: int) -> None:
         with self._changed:
             self._waiting.append(index)
+            self._left -= 1
             self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+            if not self._left:
+                self._changed.notify_all()
 
     def take(self) -> list[int]:
         """The requests of the next run, when there are any; none at the end."""
         with self._changed:
-            while self._waiting or not self._closed:
+            while self._waiting or self._left:
                 patience = None
                 if self._waiting:
                     first = self._came[self._waiting[0]]
@@ -118,43 +118,69 @@ class Offered:
     Attributes:
         seconds: from the moment of each request to its answer, also where it was sent late.
         runs: by number of requests, seconds of runs from when they could begin.
+        outside: part of `seconds` before the request was in the process of the model and after it had run.
     """
 
     seconds: Seconds
     runs: Mapping[int, Seconds]
+    outside: Seconds = field(default_factory=nothing)
 
 
-def offered(instances: Sequence[Instance], moments: Seconds, configuration: Configuration) -> Offered:
-    """Send a request at each moment, and answer all."""
+def offered(
+    instances: Sequence[Instance],
+    moments: Seconds,
+    configuration: Configuration,
+    costs: HttpCosts | None = None,
+) -> Offered:
+    """Send a request at each moment, and answer all; with `costs` as a client over HTTP would see it."""
     for instance in instances:
         for size in configuration.sizes:
             instance.run(size)
-    answered = np.zeros(len(moments))
     came = time.perf_counter() + moments
-    line = _Line(came, configuration)
-
+    arrived, ran, answered = came.copy(), np.zeros(len(came)), np.zeros(len(came))
+    line = _Line(arrived, configuration)
     runs: dict[int, list[float]] = {size: [] for size in configuration.sizes}
+
+    def arrive(index: int) -> None:
+        arrived[index] = time.perf_counter()
+        line.put(index)
+
+    def note(index: int) -> None:
+        answered[index] = time.perf_counter()
+
+    http = None if costs is None else HttpThreads(costs, arrive, note)
 
     def serve(index: int) -> None:
         free = came[0]
         while taken := line.take():
             # One that waited for others begins here; else what switching threads takes is part of it.
-            began = time.perf_counter() if configuration.delay else max(free, came[taken[0]])
+            began = time.perf_counter() if configuration.delay else max(free, arrived[taken[0]])
+            if costs is not None:
+                spend(costs.executor * len(taken))
             instances[index].run(len(taken))
-            answered[taken] = free = time.perf_counter()
+            ran[taken] = free = time.perf_counter()
             runs[len(taken)].append(free - began)
+            if http is not None:
+                for number in taken:
+                    http.answer(number)
 
     def send() -> None:
         for index, moment in enumerate(came):
             time.sleep(max(0.0, moment - time.perf_counter()))
-            line.put(index)
-        line.close()
+            (line.put if http is None else http.send)(index)
 
     sender = threading.Thread(target=send, name="requests")
     sender.start()
-    _on_threads(instances, serve)
-    sender.join()
-    return Offered(answered - came, {size: np.array(found) for size, found in runs.items()})
+    try:
+        _on_threads(instances, serve)
+    finally:
+        sender.join()
+        if http is not None:
+            http.close()
+    if http is None:
+        answered = ran
+    found = {size: np.array(seconds) for size, seconds in runs.items()}
+    return Offered(answered - came, found, arrived - came + answered - ran)
 
 
 def _on_threads(instances: Sequence[Instance], act: Callable[[int], None]) -> None:

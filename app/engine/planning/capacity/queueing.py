@@ -11,7 +11,7 @@ of queues with many servers", 1955.
 import heapq
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,22 @@ _WARM = 0.1  # share of the requests that come before the queue has its usual le
 _SEED = 20260801
 
 
+def nothing() -> Seconds:
+    """No time, as a sample of times."""
+    return np.zeros(1)
+
+
 @dataclass(frozen=True, slots=True)
 class RunTimes:
     """Seconds of runs of one configuration.
 
     Attributes:
         samples: by number of requests in a run, under a load.
+        outside: of requests, before they are in the process of the model and after they have run.
     """
 
     samples: Mapping[int, Seconds]
+    outside: Seconds = field(default_factory=nothing)
 
     def saturation(self, configuration: Configuration) -> float:
         """Requests per second of instances that always run, each with as many requests as it can take."""
@@ -65,7 +72,8 @@ def latencies(
 ) -> tuple[Seconds, float]:
     """Seconds from the arrival of each request to its answer, and the moment of the last answer."""
     came: list[float] = moments.tolist()
-    draws = np.random.default_rng([seed, 1]).random(len(came))
+    random = np.random.default_rng([seed, 1])
+    draws = random.random(len(came))
     drawn = {
         size: times.samples[size][(draws * len(times.samples[size])).astype(np.intp)].tolist()
         for size in configuration.sizes
@@ -88,7 +96,7 @@ def latencies(
         answered[first : first + size] = now + seconds
         last = max(last, now + seconds)
         first += size
-    return answered - moments, last
+    return answered - moments + random.choice(times.outside, len(came)), last
 
 
 def predicted(

@@ -1,28 +1,30 @@
 """Times of runs of all configurations: measured ones, and from them those of the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from app.engine.planning.capacity.configuration import Configuration
-from app.engine.planning.capacity.queueing import RunTimes, Seconds
+from app.engine.planning.capacity.load import Offered
+from app.engine.planning.capacity.queueing import RunTimes, Seconds, nothing
 
 _MIN_SEEN = 20  # runs under load whose times are used
 Run = tuple[int, int, int]  # instances that run at once, threads of each, requests in a run
 
 
-def under_load(times: RunTimes, runs: Mapping[int, Seconds]) -> RunTimes:
+def under_load(times: RunTimes, load: Offered) -> RunTimes:
     """Run times as they were under a load, where threads wake for each run and those that send use cores too.
 
     Those of numbers of requests that hardly ran take as much longer than before as the others do.
     """
-    seen = {size: found for size, found in runs.items() if len(found) >= _MIN_SEEN}
+    seen = {size: found for size, found in load.runs.items() if len(found) >= _MIN_SEEN}
     before = sum(len(found) * float(times.samples[size].mean()) for size, found in seen.items())
     if not before:
-        return times
+        return RunTimes(times.samples, load.outside)
     factor = sum(float(found.sum()) for found in seen.values()) / before
-    return RunTimes({size: seen.get(size, found * factor) for size, found in times.samples.items()})
+    found = {size: seen.get(size, seconds * factor) for size, seconds in times.samples.items()}
+    return RunTimes(found, load.outside)
 
 
 def runs_to_measure(cores: int, threads: Sequence[int], instances: Mapping[int, int]) -> list[Run]:
@@ -40,15 +42,22 @@ def runs_to_measure(cores: int, threads: Sequence[int], instances: Mapping[int, 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRuns:
-    """Seconds of runs by instances, threads and requests; of one instance and one request at least."""
+    """Seconds of runs by instances, threads and requests; of one instance and one request at least.
+
+    `outside` has seconds of requests outside of the process of the model, by instances and threads.
+    """
 
     samples: Mapping[Run, Seconds]
+    outside: Mapping[tuple[int, int], Seconds] = field(default_factory=dict)
 
     def of(self, configuration: Configuration) -> RunTimes:
         """Run times of a configuration, where they were not measured by the rules of `_estimated`."""
         instances, threads = configuration.instances, configuration.threads
         found = {size: self._samples((instances, threads, size)) for size in configuration.sizes}
-        return RunTimes(found)
+        near = min(
+            self.outside, key=lambda key: (abs(key[0] - instances), abs(key[1] - threads), key), default=None
+        )
+        return RunTimes(found, nothing() if near is None else self.outside[near])
 
     def are_of(self, configuration: Configuration) -> bool:
         """True if all runs of a configuration were measured."""

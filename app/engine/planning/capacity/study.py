@@ -1,6 +1,7 @@
 """Programs and measured runs of one model, for as many instances, threads and requests as are looked at."""
 
 import gc
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Protocol
 
 from app.engine.planning.capacity import load
 from app.engine.planning.capacity.configuration import Configuration, cores_of
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.planning.capacity.queueing import Seconds, arrivals
 from app.engine.planning.capacity.run_times import Run
 from app.engine.planning.heartbeat import resident_bytes, trim
@@ -58,6 +60,8 @@ class Study:
         planned: programs of all instances by threads and requests of a run.
         samples: measured seconds under load.
         slowed: time of a run of one request under load over that back to back, by instances and threads.
+        costs: processor time of a request over HTTP; None where there is none.
+        outside: seconds of requests outside of the process of the model, by instances and threads.
     """
 
     model: Callable[[int], Model]
@@ -69,6 +73,8 @@ class Study:
     planned: dict[tuple[int, int], list[Runnable]] = field(default_factory=dict)
     samples: dict[Run, Seconds] = field(default_factory=dict)
     slowed: dict[tuple[int, int], float] = field(default_factory=dict)
+    costs: HttpCosts | None = None
+    outside: dict[tuple[int, int], Seconds] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -109,14 +115,22 @@ class Study:
         instances = self.loaded(count, threads, (size,))
         found = load.back_to_back(instances, size, RUN_SECONDS)
         if size == 1:
-            rate = min(LOAD * count / float(found.mean()), load.MAX_RATE)
+            rate = min(LOAD * self._saturation(count, threads, float(found.mean())), load.MAX_RATE)
             moments = arrivals(rate, max(MIN_REQUESTS, round(rate * LOAD_SECONDS)))
-            runs = load.offered(instances, moments, Configuration(count, threads)).runs[1]
-            self.slowed[count, threads] = float(runs.mean() / found.mean())
-            self.samples[run] = runs
+            offered = load.offered(instances, moments, Configuration(count, threads), self.costs)
+            self.slowed[count, threads] = float(offered.runs[1].mean() / found.mean())
+            self.samples[run] = offered.runs[1]
+            self.outside[count, threads] = offered.outside
         else:
             self.samples[run] = found * self.slowed[1, threads]
         return True
+
+    def _saturation(self, count: int, threads: int, seconds: float) -> float:
+        """Requests per second of so many instances, whose runs share the cores with what HTTP takes."""
+        own = count / seconds
+        if self.costs is None:
+            return own
+        return min(own, len(os.sched_getaffinity(0)) / (threads * seconds + self.costs.total))
 
     def other_bytes(self) -> int:
         """Resident bytes of this process besides packed weights and own bytes of programs.

@@ -197,6 +197,10 @@ class Filled:
                 raise InputError(f"input {name!r}: expected {place.dtype}{list(place.shape)}, found {found}")
             place[...] = array
 
+    def lend(self, inputs: Mapping[str, object]) -> None:
+        """Copy inputs, as `feed`: the memory of a region is the same at all points."""
+        self.feed(inputs)
+
     def step(self) -> None:
         """Run all steps on the inputs."""
         for work in self._work:

@@ -24,6 +24,7 @@ from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.body_runner import BodyRunner, Surroundings
 from app.engine.runtime.cpu.excess import ExcessNumbers
+from app.engine.runtime.cpu.lending import lent_inputs
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import SMALL_BLOCK, Pool, Weights, aligned
 from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, walk
@@ -112,6 +113,8 @@ class Executor(ProgramExecutor):
             for name, (_, place) in self._inputs.items()
             if place is not None and name not in self._declared
         }
+        plain = [self._inputs[name] for name in self._forms]
+        self._lent = lent_inputs(program, self._segments, plain)
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # The first kernel sequence, during whose inputs helpers can wake; a library has threads of its own.
         self.woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
@@ -144,13 +147,24 @@ class Executor(ProgramExecutor):
 
     def feed(self, inputs: Mapping[str, object]) -> None:
         """Copy inputs to where the program reads them."""
+        self._begin(inputs)
+        self._copy(inputs)
+
+    def lend(self, inputs: Mapping[str, object]) -> None:
+        """Let the program read inputs where they are, until the next ones come; it copies those it cannot.
+
+        Memory on a cache line is read there. It must not change before the step has ended.
+        """
+        self._begin(inputs)
+        self._copy({n: a for n, a in inputs.items() if n not in self._lent or not self._lent[n].take(a)})
+
+    def _begin(self, inputs: Mapping[str, object]) -> None:
         if inputs.keys() != self._inputs.keys():
             input_checks.check_complete(inputs, self._inputs)
             input_checks.check_known(inputs, self._inputs)
         if self.woken is not None:
             self.woken.wake()
         self.forget()
-        self._copy(inputs)
 
     def forget(self) -> None:
         """Drop the objects of the host of the run before."""
@@ -165,6 +179,8 @@ class Executor(ProgramExecutor):
         """Copy inputs of known names; a call for each would be a good part of a small model's time."""
         for name, array in inputs.items():
             form = self._forms.get(name)
+            if name in self._lent:
+                self._lent[name].give_back()
             if (
                 form is not None
                 and type(array) is np.ndarray
@@ -286,25 +302,6 @@ class Executor(ProgramExecutor):
     def segments(self) -> tuple[Segment, ...]:
         """Steps that run together, in order."""
         return self._segments
-
-    def seconds_alone(self, clock: Callable[[], float]) -> list[float]:
-        """Seconds of every step in one run by a clock that is read around each; the inputs were fed.
-
-        A clock of processor time does not count what else the machine does.
-        """
-        seconds = [0.0] * len(self.program.steps)
-        for segment in self._segments:
-            if segment.sequence is None:
-                started = clock()
-                segment.work()
-                seconds[segment.first] = clock() - started
-                continue
-            for index, (first, last) in zip(range(segment.first, segment.last), segment.calls, strict=True):
-                if first < last:
-                    started = clock()
-                    segment.sequence.run(first, last)
-                    seconds[index] = clock() - started
-        return seconds
 
     def _memory(self, value: ir.Value) -> tuple[Array, int]:
         location = self.program.placement.values[value]

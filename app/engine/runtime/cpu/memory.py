@@ -17,6 +17,9 @@ HUGE = 2 * 1024 * 1024  # byte of a huge page
 # not there gives the right result, but far more slowly.
 MARGIN = 4096
 MIN_READ = 64 * 1024  # byte of an array after which what it was made from is forgotten
+# Byte from which on memory comes from the system: pages that are not touched take none, as those of inputs
+# that are read where the caller has them, and freed ones go back.
+MAPPED = 128 * 1024
 BLOCK = 16 * HUGE  # byte of a block of a pool; huge pages of it that are not touched take no memory
 SMALL_BLOCK = 64 * 1024  # byte of a block of a pool that a program has many of, or little in
 
@@ -27,11 +30,12 @@ def aligned(nbytes: int) -> Array:
     Streams of weights run a third faster so: hardware prefetches up to the end of a page.
     """
     start = HUGE if nbytes >= HUGE else ALIGNMENT
-    if nbytes < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if nbytes < MAPPED or not hasattr(mmap, "MADV_HUGEPAGE"):
         raw = np.zeros(nbytes + start + 2 * MARGIN, np.uint8)
     else:
-        mapping = mmap.mmap(-1, nbytes + 2 * MARGIN + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        mapping.madvise(mmap.MADV_HUGEPAGE)
+        mapping = mmap.mmap(-1, nbytes + 2 * MARGIN + 2 * start, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if nbytes >= HUGE:
+            mapping.madvise(mmap.MADV_HUGEPAGE)
         raw = np.frombuffer(mapping, np.uint8)
     first = -raw.ctypes.data % start + MARGIN
     end = first + nbytes
@@ -58,6 +62,13 @@ def side_by_side(arrays: Sequence[Array]) -> list[Array]:
     for copy, raw in zip(copies, raws):
         copy[:] = raw
     return copies
+
+
+def placed(array: Array) -> Array:
+    """A copy of an array that starts on a cache line."""
+    copy = aligned(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 class Pool:

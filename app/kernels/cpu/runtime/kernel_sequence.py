@@ -64,6 +64,10 @@ class KernelSequence:
         self._part = self._control.copy()  # of a run that leaves rows out
         self._all = ctypes.c_int64(self._control.ctypes.data)
 
+    def set_argument(self, position: int, number: int) -> None:
+        """Let an argument, counted over all rows, be another number in runs from now on."""
+        self._arguments[position] = number
+
     def wake(self) -> None:
         """Wake the helpers, if any row is shared: it will be run soon."""
         if self._helped:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.planning.capacity.load import Instance, back_to_back, offered
 
 SECONDS = 0.004
@@ -22,7 +23,7 @@ class Sleeper:
         self.cores: set[int] = set()
         self._fails = fails
 
-    def feed(self, inputs: Mapping[str, object]) -> None:
+    def lend(self, inputs: Mapping[str, object]) -> None:
         self.rows.append(len(np.asarray(inputs["x"])))
 
     def step(self) -> None:
@@ -74,6 +75,24 @@ def test_a_lone_request_waits_for_others_as_long_as_it_may() -> None:
     assert load.seconds[0] >= 0.02 + SECONDS
     assert load.runs[1][0] < 0.02 + SECONDS, "to wait for others is no part of the run"
     assert len(programs[1].rows) == 2
+
+
+def test_over_http_every_request_is_answered_once_and_its_costs_are_part_of_it() -> None:
+    costs = HttpCosts(0.0002, 0.0004, 0.0003, 0.0002, 0.0001)
+    found, programs = instance((1, 2))
+    load = offered([found], np.linspace(0.0, 0.1, 12), Configuration(1, 1, (1, 2)), costs)
+    assert sum(programs[1].rows[1:]) + sum(programs[2].rows[1:]) == 12
+    assert load.outside.min() >= costs.request + costs.answer + costs.received
+    assert load.runs[1].min() >= SECONDS + costs.executor
+    assert (load.seconds - load.outside).min() >= SECONDS + costs.executor
+
+
+def test_the_error_of_an_instance_ends_the_threads_of_http() -> None:
+    found, _ = instance(fails=True)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="a defect"):
+        offered([found], np.zeros(2), Configuration(1, 1), HttpCosts(*[0.0001] * 5))
+    assert threading.active_count() == before
 
 
 def test_the_error_of_an_instance_is_raised() -> None:

@@ -37,6 +37,16 @@ def test_requests_that_come_at_once_are_taken_in_their_order() -> None:
     np.testing.assert_allclose(found, [0.014, 0.014, 0.014, 0.014, 0.024])
 
 
+def test_time_outside_of_the_process_is_part_of_latencies_and_takes_no_instance() -> None:
+    times = RunTimes({1: np.array([0.010])}, np.array([0.002, 0.004]))
+    moments = arrivals(80.0, 4000)
+    alone, last = latencies(moments, run_times(1), Configuration(1, 1))
+    found, same = latencies(moments, times, Configuration(1, 1))
+    assert same == last
+    assert set(np.round(found - alone, 9)) == {0.002, 0.004}
+    assert (found - alone).mean() == pytest.approx(0.003, rel=0.05)
+
+
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_the_mean_of_one_instance_is_that_of_pollaczek_and_khinchine(load: float) -> None:
     """M/D/1: the mean wait is load * s / (2 (1 - load))."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.load import Offered
 from app.engine.planning.capacity.queueing import RunTimes
 from app.engine.planning.capacity.run_times import MeasuredRuns, Run, runs_to_measure, under_load
 
@@ -57,8 +58,21 @@ def test_the_ends_are_measured_first() -> None:
 
 def test_runs_under_load_take_the_place_of_those_back_to_back() -> None:
     times = RunTimes({1: np.full(9, 0.010), 2: np.full(9, 0.015), 4: np.full(9, 0.020)})
-    found = under_load(times, {1: np.full(30, 0.012), 2: np.full(60, 0.018), 4: np.full(3, 0.5)})
+    load = Offered(
+        times.outside, {1: np.full(30, 0.012), 2: np.full(60, 0.018), 4: np.full(3, 0.5)}, np.ones(3)
+    )
+    found = under_load(times, load)
     assert (len(found.samples[1]), found.samples[1].mean()) == (30, pytest.approx(0.012))
     assert found.samples[2].mean() == pytest.approx(0.018)
     assert found.samples[4].mean() == pytest.approx(0.024), "too few ran: a fifth more, as the others"
-    assert under_load(times, {1: np.full(3, 0.012), 2: np.zeros(0), 4: np.zeros(0)}) is times
+    assert (found.outside == 1.0).all()
+    few = under_load(times, Offered(times.outside, {1: np.full(3, 0.012), 2: np.zeros(0), 4: np.zeros(0)}))
+    assert few.samples is times.samples
+
+
+def test_time_outside_is_that_of_the_nearest_configuration_that_was_measured() -> None:
+    outside = {(1, 1): np.array([0.1]), (4, 1): np.array([0.4]), (1, 4): np.array([0.2])}
+    known = MeasuredRuns(ENOUGH.samples, outside)
+    found = [known.of(Configuration(*way)).outside.item() for way in ((1, 1), (3, 1), (1, 8), (8, 1))]
+    assert found == [0.1, 0.4, 0.2, 0.4]
+    assert ENOUGH.of(Configuration(1, 1)).outside.item() == 0.0

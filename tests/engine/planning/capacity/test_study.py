@@ -1,6 +1,7 @@
 """Memory of the programs of a configuration; times of runs under load."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,6 +11,7 @@ import pytest
 
 from app.engine.planning.capacity import load
 from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.planning.capacity.study import Study
 
 OTHERS = 100  # byte of inputs and outputs for each request
@@ -62,8 +64,10 @@ class Model:
 def test_runs_are_as_long_as_under_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
 
-    def offered(instances: Sequence[object], moments: load.Seconds, way: Configuration) -> load.Offered:
-        assert (len(instances), way) == (way.instances, Configuration(2 if rates else 1, 1))
+    def offered(
+        instances: Sequence[object], moments: load.Seconds, way: Configuration, costs: HttpCosts | None
+    ) -> load.Offered:
+        assert (len(instances), way, costs) == (way.instances, Configuration(2 if rates else 1, 1), None)
         rates.append(len(moments) / float(moments[-1]))
         return load.Offered(moments, {1: np.full(len(moments), 0.003)})
 
@@ -76,3 +80,20 @@ def test_runs_are_as_long_as_under_a_load(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(known.samples[2, 1, 1]) == {0.003}
     assert known.measure((1, 1, 2))
     assert known.samples[1, 1, 2] == pytest.approx(0.003), "a batch loses as much as a single request"
+
+
+def test_what_http_takes_counts_in_the_rate_of_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores, rates = len(os.sched_getaffinity(0)), []
+
+    def offered(_: object, moments: load.Seconds, __: object, costs: HttpCosts | None) -> load.Offered:
+        assert costs is not None
+        rates.append(len(moments) / float(moments[-1]))
+        return load.Offered(moments, {1: np.full(len(moments), 0.003)}, np.full(len(moments), 0.001))
+
+    monkeypatch.setattr(load, "back_to_back", lambda *_: np.full(9, 0.002))
+    monkeypatch.setattr(load, "offered", offered)
+    known = Study(lambda _: cast(Any, Model()), {"x": (1, 2)}, lambda _: {}, {1: cores}, math.inf)
+    known.costs = HttpCosts(*[0.0004] * 5)
+    assert known.measure((cores, 1, 1))
+    assert rates == [pytest.approx(0.75 * cores / 0.004, rel=0.2)], "half of the cores is for HTTP"
+    assert known.outside[cores, 1].mean() == pytest.approx(0.001)

@@ -1,8 +1,8 @@
 """Transpose, Slice, Concat and kin against NumPy."""
 
 import math
-from typing import Any
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest

@@ -144,7 +144,9 @@ def test_largest_and_smallest_in_order_first_of_equals(
 @pytest.mark.parametrize("spread", [1e-3, 1e30])
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("k", [3, 700])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, bfloat16, np.int64, np.uint8, np.int16])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float64, np.float16, bfloat16, np.int64, np.uint8, np.int16]
+)
 def test_many_of_long_rows(compiler: Compiler, dtype: type, k: int, largest: int, spread: float) -> None:
     random = np.random.default_rng(7)
     x = np.clip(3 + spread * random.standard_normal((3, 5000)) ** 3, -1e30, 1e30)

@@ -1,7 +1,7 @@
 """Limits and remainders of floats, as functions of scalars without branches."""
 
-from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen import intrinsics
+from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.intrinsics import copysign, frem, select
 from app.kernels.cpu.extrema import like
 

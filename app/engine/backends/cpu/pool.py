@@ -21,7 +21,6 @@ from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import first_input, first_output, output_at
 from app.engine.operators.pool_geometry import Windows, windows
-from app.kernels.cpu.pool import WINDOWS
 
 NARROWEST = 16  # bytes of a row whose elements are pooled side by side
 BAND, ROWS = 8192, 16  # byte, rows; scratch that stays in the first cache beside the input
@@ -68,8 +67,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     dtype = np.dtype(computed(x))
     kind = f"{dtype.name}*"
     lanes = 4 * context.target.vector_lanes // dtype.itemsize
-    across = g.size[2] * dtype.itemsize >= NARROWEST
-    if across and op in WINDOWS and (g.kernel[2], g.strides[2], g.before[2], g.after[2]) == (1, 1, 0, 0):
+    if _is_across_rows(group):
         return (_lower_rows(group, op, g, dtype, lanes),)
     include_pad = bool(graph.attribute(node, "count_include_pad", 0))
     counts = [g.counted(axis, include_pad).astype(dtype) for axis in range(3)]
@@ -90,6 +88,13 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     )
     static = (op, dtype.name, min(g.kernel[1], UNROLLED[-1]), taps, stride, lanes)
     return (typed_call("app.kernels.cpu.pool:window", operands, g.planes * g.out[0] * g.out[1], static),)
+
+
+def _is_across_rows(group: Group) -> bool:
+    """True if windows have one element of a row each, and rows are wide enough to pool them side by side."""
+    g, itemsize = windows(group.anchor), np.dtype(computed(first_input(group))).itemsize
+    alone = (g.kernel[2], g.strides[2], g.before[2], g.after[2]) == (1, 1, 0, 0)
+    return alone and group.op in _OPERATIONS and g.size[2] * itemsize >= NARROWEST
 
 
 def _lower_rows(group: Group, op: str, g: Windows, dtype: np.dtype[Any], lanes: int) -> Call:
@@ -118,6 +123,8 @@ def _lower_indices(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 
 def _cost(group: Group, context: PlanningContext) -> float:
     g = windows(group.anchor)
+    if _is_across_rows(group):
+        return group_roofline(group, context, g.planes * math.prod(g.out) * math.prod(g.kernel), 0.12)
     # Rows over depth and height in unit stride, then along the width: both count once a tap.
     along = math.prod(g.out) * g.kernel[2]
     across = math.prod(g.out[:2]) * g.size[2] * g.kernel[0] * g.kernel[1]

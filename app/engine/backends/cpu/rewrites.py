@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu.token_images import FROM_TOKENS, TO_TOKENS
+from app.engine.backends.cpu.token_images import FROM_TOKENS, POINTWISE, TO_TOKENS
 from app.engine.core import graph
 from app.engine.core.rewriter import Replacement, RewriteRule, constant, reshape, sole_reader, typed
 from app.engine.operators.operands import data
@@ -65,6 +65,38 @@ def pool_of_last_channels(node: ir.Node) -> Replacement | None:
     return Replacement(new.outputs, [volume, largest, new])
 
 
+def _reaches_softmax(value: ir.Value, steps: int = 4) -> bool:
+    """True if elementwise operators, so many at most, lead from a value to a Softmax."""
+    return any(
+        reader.op_type == "Softmax"
+        or (steps > 0 and reader.op_type in POINTWISE and _reaches_softmax(reader.outputs[0], steps - 1))
+        for reader in value.consumers()
+    )
+
+
+def row_times_transposed(node: ir.Node) -> Replacement | None:
+    """Row times transposed matrix = matrix times column: rows of the matrix are read as they lie.
+
+    Scores of an attention stay as they are, which is computed as a whole.
+    """
+    row, matrix = graph.operand(node, 0), graph.operand(node, 1)
+    swap, shape = matrix.producer(), graph.shape(row)
+    if swap is None or shape is None or len(shape) < 2 or shape[-2] != 1 or 0 in shape:
+        return None
+    own, output, axes = permutation(swap), node.outputs[0], len(shape)
+    if own != (*range(axes - 2), axes - 1, axes - 2) or graph.is_constant(data(swap)):
+        return None
+    if output.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or _reaches_softmax(output):
+        return None
+    column = reshape(row, (*shape[:-2], shape[-1], 1), f"{output.name}.column")
+    result = graph.static_shape(output)
+    turned = (*result[:-2], result[-1], 1)
+    product = ir.Node("", "MatMul", [data(swap), *column.outputs])
+    sums = typed(product, output, turned, f"{output.name}.sums")
+    new = reshape(sums.outputs[0], result, f"{output.name}.row")
+    return Replacement(new.outputs, [column, sums, new])
+
+
 REWRITES = (
     *integer_rows("numba-cpu"),
     *block_quantized.rows("numba-cpu"),
@@ -75,6 +107,7 @@ REWRITES = (
     RewriteRule(
         pool_of_last_channels, ("Transpose",), nested=False, backends=("numba-cpu",), by_extents=True
     ),
+    RewriteRule(row_times_transposed, ("MatMul",), nested=False, backends=("numba-cpu",), by_extents=True),
     RewriteRule(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
     *bounded.rows("numba-cpu"),
 )

@@ -4,7 +4,8 @@ A row is a model of one node, see `operator_rows` and `row_operator_rows`. It is
 is; the two runtimes take turns in one process on inputs that lie ready in their memory, as they do within a
 model, and each is judged by the tenth percentile of its rounds, of processor time where there is one
 thread. `computed by` names the implementations; libraries are left out, and one that is no compiled kernel of
-ours is a fallback. Ends with status 1 where a row is slower than onnxruntime, differs from it, or runs on a fallback.
+ours is a fallback. Ends with status 1 where a row is slower than onnxruntime, differs from it, or runs on a
+fallback.
 """
 
 import argparse

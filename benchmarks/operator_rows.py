@@ -145,7 +145,7 @@ def _one(name: str, size: str, node: str, x: Make, kind: str = "float", **more: 
     return OperatorRow(name, size, node, {"x": x}, outputs={"y": kind}, **more)
 
 
-def _both(name: str, node: str, small: Make, large: Make, kind: str = "float", **more: Any) -> Rows:
+def both(name: str, node: str, small: Make, large: Make, kind: str = "float", **more: Any) -> Rows:
     """A row at two sizes."""
     return _one(name, "small", node, small, kind, **more), _one(name, "large", node, large, kind, **more)
 
@@ -466,48 +466,48 @@ _ASYMMETRIC = 'coordinate_transformation_mode = "asymmetric"'
 _DOUBLED = {"s": given([1, 1, 2, 2], np.float32)}
 _POOL = "com.microsoft.NhwcMaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x)"
 _MOVEMENTS = (
-    *_both(
+    *both(
         "Transpose to pixels", "Transpose <perm = [0, 2, 3, 1]> (x)", bytes_of(np.uint8, 1, 3, 32, 32),
         bytes_of(np.uint8, 1, 3, 640, 640), "uint8",
     ),
-    *_both(
+    *both(
         "Transpose to planes", "Transpose <perm = [0, 3, 1, 2]> (x)", normal(1, 32, 32, 3),
         normal(1, 640, 640, 3),
     ),
-    *_both(
+    *both(
         "Transpose of 85 rows", "Transpose <perm = [0, 1, 3, 4, 2]> (x)", normal(1, 3, 85, 4, 4),
         normal(1, 3, 85, 80, 80),
     ),
-    *_both(
+    *both(
         "Resize linear of bytes", 'Resize <mode = "linear"> (x, , s)', bytes_of(np.uint8, 1, 3, 20, 20),
         bytes_of(np.uint8, 1, 64, 96, 96), "uint8", constants=_DOUBLED,
     ),
-    *_both(
+    *both(
         "Resize nearest floor",
         f'Resize <mode = "nearest", nearest_mode = "floor", {_ASYMMETRIC}> (x, , s)',
         normal(1, 3, 20, 20), normal(1, 64, 96, 96), constants=_DOUBLED,
     ),
-    *_both(
+    *both(
         "NhwcMaxPool", _POOL, bytes_of(np.uint8, 1, 20, 20, 3), bytes_of(np.uint8, 1, 96, 96, 64), "uint8",
         domain="com.microsoft",
     ),
-    *_both(
+    *both(
         "Pad edge of bytes", 'Pad <mode = "edge"> (x, p)', bytes_of(np.uint8, 1, 8, 10, 6),
         bytes_of(np.uint8, 1, 8, 500, 200), "uint8", constants={"p": given([0, 0, 3, 4, 0, 0, 3, 4])},
     ),
-    *_both(
+    *both(
         "Tile of short rows", "Tile(x, t)", normal(10, 3), normal(500, 3), constants={"t": given([2, 200])}
     ),
-    *_both(
+    *both(
         "Expand of heads", "Expand(x, s)", normal(1, 4, 1, 10, 6), normal(1, 4, 1, 500, 200),
         constants={"s": given([1, 4, 4, 1, 1])},
     ),
-    *_both("Hardmax", "Hardmax <axis = 1> (x)", normal(2, 10, 6), normal(2, 500, 200)),
-    *_both(
+    *both("Hardmax", "Hardmax <axis = 1> (x)", normal(2, 10, 6), normal(2, 500, 200)),
+    *both(
         "ReduceMax of pixels", "ReduceMax <keepdims = 0> (x, a)", normal(2, 10, 6, 6), normal(2, 500, 200, 6),
         constants={"a": given([1, 2])},
     ),
-    *_both("CumSum of int64", "CumSum(x, a)", below(9, 10, 30), below(9, 500, 1000), "int64",
+    *both("CumSum of int64", "CumSum(x, a)", below(9, 10, 30), below(9, 500, 1000), "int64",
            constants={"a": given(0)}),
     _quotients("small", 10, 30),
     _quotients("large", 500, 1000),

@@ -1,10 +1,11 @@
 """`make bench-operators`: single operators beside onnxruntime, in turn, the least time of each.
 
-A row is a model of one node, see `operator_rows`. It is planned and tuned as a model is; the two runtimes
-take turns in one process on inputs that lie ready in their memory, as they do within a model, and each is
-judged by the tenth percentile of its rounds, of processor time where there is one thread. `computed by`
-names the implementations; libraries are left out, and one that is no compiled kernel of ours is a
-fallback. Ends with status 1 where a row is slower than onnxruntime, differs from it, or runs on a fallback.
+A row is a model of one node, see `operator_rows` and `row_operator_rows`. It is planned and tuned as a model
+is; the two runtimes take turns in one process on inputs that lie ready in their memory, as they do within a
+model, and each is judged by the tenth percentile of its rounds, of processor time where there is one
+thread. `computed by` names the implementations; libraries are left out, and one that is no compiled kernel of
+ours is a fallback. Ends with status 1 where a row is slower than onnxruntime, differs from it, or runs on a
+fallback.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from app.settings import Settings
 from benchmarks.operator_rows import ROWS, Array, OperatorRow
 from benchmarks.paired import in_turn
 from benchmarks.peers import onnxruntime_peer
+from benchmarks.row_operator_rows import ROW_OPERATORS
 from benchmarks.tables import geometric_mean
 
 SAME = 1e-3  # of the maximum of an output; its transforms of lengths that are no powers of two err by 3e-4
@@ -79,7 +81,7 @@ def main(line: Sequence[str] | None = None) -> int:
     ):
         table.add_column(heading)
     failed, ratios = [], []
-    for row in ROWS:
+    for row in (*ROWS, *ROW_OPERATORS):
         if not re.search(arguments.only, row.name):
             continue
         try:

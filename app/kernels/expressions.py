@@ -168,9 +168,9 @@ from app.kernels.cpu.codegen import libm, vectormath
 from app.kernels.cpu.extrema import maximum, minimum
 from app.kernels.cpu.integers import floor_remainder, integer_power, quotient, remainder
 from app.kernels.cpu.integers import shifted_left, shifted_right
-from app.kernels.cpu.codegen.intrinsics import ceil, floor, from_bfloat, from_half, rint, select, sqrt
-from app.kernels.cpu.codegen.intrinsics import to_bfloat, to_half
-from app.kernels.cpu.piecewise import at_least, at_most, real_floor_remainder, real_remainder, saturated
+from app.kernels.cpu.codegen.intrinsics import from_bfloat, from_half, select, sqrt, to_bfloat, to_half
+from app.kernels.cpu.piecewise import at_least, at_most, ceil, floor, real_floor_remainder, real_remainder
+from app.kernels.cpu.piecewise import rint, saturated
 """
 
 

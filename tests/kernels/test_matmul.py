@@ -106,6 +106,31 @@ def test_single_rows_times_matrices_that_change(
     harness.assert_close(found, expected, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fixed", [(), ("a",), ("b",)], ids=["none fixed", "a fixed", "b fixed"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((70, 21), (21, 1)),
+        ((2, 130, 7), (2, 7, 1)),
+        ((3, 9, 64), (64,)),
+        ((2, 1, 9, 65), (3, 65, 1)),
+        ((4, 5, 0), (4, 0, 1)),
+    ],
+    ids=str,
+)
+def test_matrices_times_vectors(
+    compiler: Compiler, shapes: tuple[tuple[int, ...], ...], fixed: tuple[str, ...], dtype: str
+) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (random(rng, dtype, shape) for shape in shapes)
+    expected = np.matmul(exact(a), exact(b))
+    found = run(
+        compiler, "matmul.dots", "y = MatMul(a, b)", {"a": a, "b": b}, expected.shape, fixed=fixed, threads=2
+    )
+    harness.assert_close(found, expected, 1e-6)
+
+
 @pytest.mark.parametrize("fixed", [(), ("a",), ("b",)], ids=["none fixed", "a fixed", "b fixed"])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_matmul_equals_numpy(compiler: Compiler, shapes: tuple, fixed: tuple[str, ...]) -> None:

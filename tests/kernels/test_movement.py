@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,11 +174,17 @@ def test_expand_broadcasts(
 
 
 @pytest.mark.parametrize(
-    ("shape", "repeats"), [((3,), (4,)), ((2, 3, 4), (2, 1, 3)), ((2, 3), (1, 1)), ((2, 3), (0, 2))]
-)
-def test_tile_repeats(compiler: Compiler, shape: tuple[int, ...], repeats: tuple[int, ...]) -> None:
-    x = counting(shape)
-    (y,) = run_text(compiler, "tile.strided", "Tile (x, r)", {"x": x}, {"r": np.array(repeats)})
+    ("shape", "repeats"), [
+        ((3,), (4,)), ((2, 3, 4), (2, 1, 3)), ((2, 3), (1, 1)), ((2, 3), (0, 2)), ((50, 37), (3, 4)),
+        ((7, 100), (2, 5)), ((5, 4, 3), (2, 3, 2)), ((1300, 111), (2, 2)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_tile_repeats(
+    compiler: Compiler, shape: tuple[int, ...], repeats: tuple[int, ...], dtype: Any
+) -> None:
+    x = counting(shape).astype(dtype)
+    (y,) = run_text(compiler, "tile.strided", "Tile (x, r)", {"x": x}, {"r": np.array(repeats)}, threads=2)
     np.testing.assert_array_equal(y, np.tile(x, repeats))
 
 

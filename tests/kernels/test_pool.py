@@ -60,6 +60,8 @@ CASES = [
     ((0, 2, 8, 34), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     ((1, 3, 75), {"kernel_shape": [4], "strides": [4], "pads": [1, 2]}),
     ((1, 2, 9, 90), {"kernel_shape": [5, 5], "strides": [1, 4], "pads": [2, 2, 2, 2]}),
+    ((1, 2, 9, 131), {"kernel_shape": [3, 1], "strides": [2, 1], "pads": [1, 0, 1, 0], "dilations": [2, 1]}),
+    ((2, 1, 6, 7, 93), {"kernel_shape": [3, 2, 1], "strides": [2, 3, 1], "pads": [1, 0, 0, 1, 1, 0]}),
     ((1, 2, 7, 150), {"kernel_shape": [4, 9], "strides": [2, 8], "pads": [0, 1, 2, 3]}),
 ]
 
@@ -103,6 +105,9 @@ def test_lp_norms_of_windows(compiler: Compiler, p: int) -> None:
 def test_maximum_of_other_element_types(compiler: Compiler, dtype: Any) -> None:
     x = np.random.default_rng(2).integers(-128 if dtype != np.uint8 else 0, 127, (1, 3, 9, 70)).astype(dtype)
     check(compiler, "pool.max", "MaxPool", x, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]})
+    for width in (5, 16, 63, 70, 343):
+        x = np.resize(x, (2, 1, 5, 6, width))
+        check(compiler, "pool.max", "MaxPool", x, {"kernel_shape": [3, 2, 1], "strides": [2, 2, 1]})
 
 
 def test_average_in_double_precision(compiler: Compiler) -> None:

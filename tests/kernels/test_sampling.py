@@ -183,3 +183,28 @@ def test_a_grid_of_another_type_is_rejected() -> None:
     assert "the grid is float64" in str(
         rejection_of("grid_sample.tables", text_group("GridSample (x, grid)", inputs))
     )
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("size", [(2, 3, 5, 7), (1, 1, 40, 33), (3, 2, 4, 5, 6), (0, 3, 5, 7)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_affine_grids(compiler: Compiler, size: tuple[int, ...], align: int, dtype: Any) -> None:
+    rank = len(size) - 2
+    theta = np.random.default_rng(7).standard_normal((size[0], rank, rank + 1)).astype(dtype)
+    axes = [(2 * np.arange(n) - n + 1) / (n - align) for n in size[2:]]
+    mesh = np.meshgrid(*axes, indexing="ij")
+    homogeneous = np.stack([*reversed(mesh), np.ones(size[2:])], -1)  # x first, which is the last axis
+    expected = np.einsum("nij,...j->n...i", theta.astype(np.float64), homogeneous)
+    body = f"AffineGrid <align_corners = {align}> (t, s)"
+    (found,) = run_text(
+        compiler, "affine_grid.rows", body, {"t": theta}, {"s": np.array(size)}, threads=2, opset=20
+    )
+    assert_close(found, expected.astype(dtype), 1e-6 if dtype == np.float32 else 1e-14)
+
+
+def test_affine_grids_that_are_left_to_the_evaluator() -> None:
+    body, theta = "AffineGrid <align_corners = 1> (t, s)", np.zeros((1, 2, 3), np.float32)
+    one = text_group(body, {"t": theta}, {"s": np.array((1, 1, 1, 4))}, opset=20)
+    assert "one pixel" in str(rejection_of("affine_grid.rows", one))
+    told = text_group(body, {"t": theta, "s": np.array((1, 1, 3, 4))}, opset=20)
+    assert rejection_of("affine_grid.rows", told) is not None

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close
@@ -92,6 +93,27 @@ def test_running_sums_of_integers_are_exact(compiler: Compiler) -> None:
     np.testing.assert_array_equal(y, np.cumsum(x, -1))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_searches_and_scans_of_16_bit_floats(compiler: Compiler, axis: int, dtype: Any) -> None:
+    x = np.random.default_rng(8).integers(-40, 40, (21, 37)).astype(dtype)
+    wide, threads = x.astype(np.float64), 2
+    for reverse in (0, 1):
+        inputs = {"X": x, "A": np.array(axis, np.int64)}
+        group = node_group("CumSum", inputs, {"Y": dtype}, constants=("A",), opset=26, reverse=reverse)
+        (sums,) = run_node(compiler, "search.cum_sum", group, inputs, threads=threads)
+        want = running(wide, axis, np.cumsum, 0, 0, reverse)
+        np.testing.assert_array_equal(sums, want.astype(dtype))
+    group = node_group("ArgMax", {"X": x}, {"Y": np.int64}, axis=axis, keepdims=0)
+    (places,) = run_node(compiler, "search.arg_max", group, {"X": x}, threads=threads)
+    np.testing.assert_array_equal(places, np.argmax(wide, axis))
+    group = node_group("Hardmax", {"X": x}, {"Y": dtype}, axis=axis)
+    (ones,) = run_node(compiler, "search.hardmax", group, {"X": x}, threads=threads)
+    want = np.zeros(x.shape)
+    np.put_along_axis(want, np.argmax(wide, axis, keepdims=True), 1, axis)
+    np.testing.assert_array_equal(ones.astype(np.float64), want)
+
+
 def test_a_long_running_sum_keeps_its_digits(compiler: Compiler) -> None:
     x = np.random.default_rng(4).uniform(0, 1, 100_000).astype(np.float32)
     inputs = {"X": x, "A": np.array(0, np.int64)}
@@ -122,10 +144,13 @@ def test_largest_and_smallest_in_order_first_of_equals(
 @pytest.mark.parametrize("spread", [1e-3, 1e30])
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("k", [3, 700])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.int16])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float64, np.float16, bfloat16, np.int64, np.uint8, np.int16]
+)
 def test_many_of_long_rows(compiler: Compiler, dtype: type, k: int, largest: int, spread: float) -> None:
     random = np.random.default_rng(7)
     x = np.clip(3 + spread * random.standard_normal((3, 5000)) ** 3, -1e30, 1e30)
+    x = np.clip(x, -6e4, 6e4) if dtype == np.float16 else x
     if np.dtype(dtype).kind in "iu":
         x = (
             random.integers(0, 200, x.shape)
@@ -133,11 +158,12 @@ def test_many_of_long_rows(compiler: Compiler, dtype: type, k: int, largest: int
             else random.permutation(15000).reshape(x.shape) % 127
         )
     inputs = {"X": x.astype(dtype), "K": np.array([k], np.int64)}
-    opset = 24 if dtype in (np.uint8, np.int16) else 23
+    opset = 24 if dtype in (np.uint8, np.int16, bfloat16) else 23
     group = node_group(
         "TopK", inputs, {"Y": dtype, "I": np.int64}, constants=("K",), opset=opset, largest=largest
     )
-    order = np.argsort(-inputs["X"].astype(np.float64) if largest else inputs["X"], 1, kind="stable")[:, :k]
+    wide = inputs["X"].astype(np.float64 if dtype != np.int64 else np.int64)
+    order = np.argsort(-wide if largest else wide, 1, kind="stable")[:, :k]
     for name in ("search.top_k", "search.top_k_radix"):
         y, indices = run_node(compiler, name, group, inputs, threads=2)
         np.testing.assert_array_equal(indices, order)

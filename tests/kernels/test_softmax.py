@@ -43,7 +43,7 @@ def test_any_axis_and_in_place(
 @pytest.mark.parametrize(("row", "op", "oracle"), ROWS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_of_every_length(compiler: Compiler, row: str, op: str, oracle: Any, dtype: Any) -> None:
-    for n in range(1, 132):
+    for n in (*range(1, 132), 160, 255, 256, 257):
         x = (10 * np.random.default_rng(n).standard_normal((2, n))).astype(dtype)
         for inplace in (False, True):
             group = node_group(op, {"X": x}, {"Y": x.dtype})
@@ -78,3 +78,16 @@ def test_a_long_row_sums_to_one(compiler: Compiler) -> None:
     (y,) = run_node(compiler, "softmax.softmax", node_group("Softmax", {"X": x}, {"Y": x.dtype}), {"X": x})
     assert abs(y.astype(np.float64).sum() - 1) < 1e-6
     np.testing.assert_allclose(y, softmax(x, -1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("row", "op", "oracle"), ROWS)
+@pytest.mark.parametrize("n", [1, 7, 40, 300])
+def test_a_row_with_a_nan_is_nan_and_no_other(
+    compiler: Compiler, row: str, op: str, oracle: Any, n: int
+) -> None:
+    for place in (0, n // 2, n - 1):
+        x = np.random.default_rng(3).standard_normal((3, n)).astype(np.float32)
+        x[1, place] = np.nan
+        (y,) = run_node(compiler, row, node_group(op, {"X": x}, {"Y": x.dtype}), {"X": x})
+        assert np.isnan(y[1]).all()
+        assert_close(y[::2], oracle(x[::2], -1).astype(np.float32), 1e-6)

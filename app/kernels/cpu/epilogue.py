@@ -20,6 +20,7 @@ _RUN = """\
 {prelude}
 from numba import types
 
+from app.kernels.cpu.access import read, write
 from app.kernels.cpu.codegen.linking import shared
 
 T, N = types.CPointer(types.{dtype}), types.int64
@@ -74,9 +75,9 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
         names.append(f"w{i}")
     expression = direct = ""
     if recipe and not any(advance == ALONG for advance, _ in operands):
-        # No operand that y may be the memory of: nothing but the sums is read.
-        text = lines(recipe, ["v[j]", *names[1:]], (dtype, *(kind for _, kind in operands)))
-        text.append(f"y[j] = v{len(names) + len(recipe) - 1}")
+        # Nothing but the sums is read. Where they lie in y, a test for that would lead to a loop of scalars.
+        text = lines(recipe, ["read(v, j)", *names[1:]], (dtype, *(kind for _, kind in operands)))
+        text.append(f"write(y, j, v{len(names) + len(recipe) - 1})")
         direct = "\n".join(
             (
                 "\n    if flags == 0 and v_step == 1 and y_step == 1:",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.kernels.cpu import matrix_tiles
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.intrinsics import muladd
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
@@ -29,6 +30,7 @@ from app.kernels.cpu.codegen.tiles import (
 )
 from app.kernels.cpu.epilogue import ALONG, FIXED, run_library
 from app.kernels.cpu.extrema import like
+from app.kernels.cpu.sums import dot
 from app.kernels.expressions import Recipe
 
 
@@ -208,6 +210,20 @@ class GemmSizes(SizeTable):
     spare_size: int
     work_step: int  # elements of workspace per thread
     flags: int
+
+
+def dot_products(a, b, y, offsets, m, k, a_row, block, begin, end):
+    """y[batch, i] = a[batch, i, :] b[batch, :], rows times vectors.
+
+    a: rows of k elements, `a_row` apart; b: k elements; offsets: int64[batches, 2]: of a and b; y:
+    T[batches, m]. Units are blocks of `block` rows of a product.
+    """
+    blocks = (m + block - 1) // block
+    for unit in range(begin, end):
+        batch, first = unit // blocks, unit % blocks * block
+        vector = at(b, offsets[2 * batch + 1])
+        for i in range(first, min(first + block, m)):
+            y[batch * m + i] = dot(at(a, offsets[2 * batch] + i * a_row), vector, k)
 
 
 def row_products(a, b, y, offsets, k, n, a_k, b_row, width, begin, end):

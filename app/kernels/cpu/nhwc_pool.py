@@ -4,14 +4,15 @@ A vector is some channels of one pixel, so nothing is needed across lanes.
 """
 
 from app.kernels.cpu.nchwc_pool import RUN
-from app.kernels.cpu.pool import WINDOWS
+from app.kernels.cpu.pool import WINDOWS, start_of
 
 WIDE = 4  # vectors of channels that are reduced side by side
+FEWEST = 16  # elements of the vectors that follow those of bytes, before single elements
 
 _WINDOW = """\
 import math
 
-from numba import float32
+from numba import float32, float64, int8, uint8
 
 from app.kernels.cpu.extrema import maximum
 from app.kernels.cpu.codegen.vectors import load, splat, store
@@ -85,31 +86,27 @@ def kernel(x, y, partial, channels, pixels, begin, end, thread):
 """
 
 
-def _start(op: str) -> str:
-    row = WINDOWS[op]
-    return "float32(-math.inf)" if row.start == "lowest" else f"float32({row.start})"
-
-
-def emit_window(op: str, lanes: int) -> str:
+def emit_window(op: str, lanes: int, dtype: str = "float32") -> str:
     """The module of a pooling kernel.
 
-    x: float32[batch, h, w, channels]; y: float32[batch, oh, ow, channels]; lines: int64[oh, 2], columns:
+    x: T[batch, h, w, channels]; y: T[batch, oh, ow, channels]; lines: int64[oh, 2], columns:
     int64[ow, 2]: first index inside x and number of those that a window spans; lines_counted:
-    float32[oh], columns_counted: float32[ow]: how many the average counts; line_step, column_step:
+    T[oh], columns_counted: T[ow]: how many the average counts; line_step, column_step:
     elements from tap to tap. Units are output rows.
 
     Args:
         op: `max` or `average`.
         lanes: elements of a vector.
+        dtype: of elements in registers.
     """
     row = WINDOWS[op]
 
-    def block(vectors: int) -> str:
+    def block(vectors: int, lanes: int) -> str:
         each = range(vectors)
         return _BLOCK.format(
             many=vectors * lanes,
             L=lanes,
-            starts="\n".join(f"{'':16}a{v} = splat({_start(op)}, {lanes})" for v in each),
+            starts="\n".join(f"{'':16}a{v} = splat({start_of(op, dtype)}, {lanes})" for v in each),
             steps="\n".join(
                 f"{'':24}a{v} = " + row.step.format(a=f"a{v}", b=f"load(x, point + {v * lanes}, {lanes})")
                 for v in each
@@ -120,9 +117,10 @@ def emit_window(op: str, lanes: int) -> str:
             ),
         )
 
+    blocks = [block(WIDE, lanes), block(1, lanes)] + ([block(1, FEWEST)] if lanes > FEWEST else [])
     return _WINDOW.format(
-        blocks=block(WIDE) + block(1),
-        start=_start(op),
+        blocks="".join(blocks),
+        start=start_of(op, dtype),
         step=row.step.format(a="a", b="b"),
         finish=row.finish.format(t="a", n="n"),
     )
@@ -139,7 +137,7 @@ def emit_whole(op: str) -> str:
     """
     row = WINDOWS[op]
     return _WHOLE.format(
-        start=_start(op),
+        start=start_of(op, "float32"),
         run=RUN,
         step=row.step.format(a="a", b="b"),
         finish=row.finish.format(t="t", n="n"),

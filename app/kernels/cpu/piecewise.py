@@ -1,5 +1,6 @@
 """Limits and remainders of floats, as functions of scalars without branches."""
 
+from app.kernels.cpu.codegen import intrinsics
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.intrinsics import copysign, frem, select
 from app.kernels.cpu.extrema import like
@@ -38,3 +39,23 @@ def real_floor_remainder(a, b):
     r = frem(a, b)
     wrong = (r != like(a, 0)) & ((r < like(a, 0)) != (b < like(a, 0)))
     return select(wrong, r + b, copysign(r, select(r == like(a, 0), b, r)))
+
+
+# LLVM computes a rounding between 16-bit floats in 16 bits, for which it has no vectors. It knows no copysign
+# that it might do the same with, and the sign of the result is that of the argument, for zero too.
+@inlined
+def floor(x):
+    """The largest whole number that is not above x."""
+    return copysign(intrinsics.floor(x), x)
+
+
+@inlined
+def ceil(x):
+    """The smallest whole number that is not below x."""
+    return copysign(intrinsics.ceil(x), x)
+
+
+@inlined
+def rint(x):
+    """The nearest whole number, the even one of two."""
+    return copysign(intrinsics.rint(x), x)

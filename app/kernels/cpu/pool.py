@@ -182,6 +182,13 @@ def _window(op: str) -> Window:
     return Window("0", " * ".join(["abs({v})"] * p), "{a} + {b}", f"{{t}} ** (1.0 / {p})")
 
 
+def start_of(op: str, dtype: str) -> str:
+    """What a result of such elements starts from, as Python."""
+    kind, start = np.dtype(dtype), _window(op).start
+    lowest = "-math.inf" if kind.kind == "f" else str(np.iinfo(kind).min)
+    return f"{dtype}({lowest if start == 'lowest' else start})"
+
+
 def window(op: str, dtype: str, unrolled: int, taps: int, stride: int, lanes: int) -> str:
     """Source of a pooling kernel that works on vectors of `lanes` elements.
 
@@ -202,8 +209,6 @@ def window(op: str, dtype: str, unrolled: int, taps: int, stride: int, lanes: in
         lanes: elements of a vector.
     """
     row = _window(op)
-    kind = np.dtype(dtype)
-    lowest = "-math.inf" if kind.kind == "f" else str(np.iinfo(kind).min)
     along = _ALONG_VECTORS if stride and op in WINDOWS else _ALONG_ELEMENTS
     more = row.element.format(v="more")
     text = {
@@ -211,7 +216,7 @@ def window(op: str, dtype: str, unrolled: int, taps: int, stride: int, lanes: in
         "stride": stride,
         "unrolled": unrolled,
         "down": _down(row, unrolled, lanes),
-        "start": f"{dtype}({lowest if row.start == 'lowest' else row.start})",
+        "start": start_of(op, dtype),
         "element": row.element.format(v="v"),
         "step": row.step.format(a="a", b="b"),
         "finish": row.finish.format(t="a", n=f"(divisor * load(counted, o, {lanes}))"),

@@ -366,3 +366,28 @@ def deformed_columns(masked: bool, lanes: int = 0) -> str:
             read=read,
         )
     )
+
+
+def affine_grid(theta, y, xs, ys, zs, rank, width, height, depth, begin, end):
+    """Rows of y[n, z, h, w, i] = theta[n, i] (xs[w], ys[h], zs[z], 1), without zs and its axis for rank 2.
+
+    theta: T[batch, rank, rank + 1]; y: T[batch, depth, height, width, rank]; xs: T[width], ys: T[height],
+    zs: T[depth] are coordinates of centers of pixels. Units are batch * depth * height.
+    """
+    for unit in range(begin, end):
+        row, image = ys[unit % height], unit // height // depth
+        t = image * rank * (rank + 1)
+        start = unit * width * rank
+        if rank == 2:
+            a, b = theta[t], theta[t + 3]
+            c, d = theta[t + 1] * row + theta[t + 2], theta[t + 4] * row + theta[t + 5]
+            for j in range(width):
+                y[start + 2 * j] = a * xs[j] + c
+                y[start + 2 * j + 1] = b * xs[j] + d
+        else:
+            plane = zs[unit // height % depth]
+            for i in range(3):
+                a = theta[t + 4 * i]
+                c = theta[t + 4 * i + 1] * row + theta[t + 4 * i + 2] * plane + theta[t + 4 * i + 3]
+                for j in range(width):
+                    y[start + 3 * j + i] = a * xs[j] + c

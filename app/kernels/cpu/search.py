@@ -5,8 +5,14 @@ to that many neighbours on the innermost axis are worked on side by side, and un
 outer * blocks.
 """
 
-from app.kernels.cpu.codegen.inner import njit
+import llvmlite.ir as ll
+from numba import types
+from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.inner import njit
+from app.kernels.cpu.codegen.vectors import load, splat
+
+LANES = 16  # neighbours that are compared with the worst of the largest at once
 CHUNK = 128  # elements of which only the extremum is taken before the best chunk is searched
 _STEPS = {"sum": (0, "+"), "prod": (1, "*")}  # of a scan: what it starts from, and its operation
 
@@ -142,10 +148,24 @@ _SCAN = """\
                     v = x[line + j]
                     y[line + j] = running[s + j]
                     running[s + j] = running[s + j] {step} v
-            else:
+            elif k % 4 == 0 and k + 4 <= n:  # the totals are loaded and stored once for four rows
+                step = -inner if reverse else inner
                 for j in range(width):
-                    write(running, s + j, read(running, s + j) {step} read(x, line + j))
-                    write(y, line + j, read(running, s + j))
+                    i = line + j
+                    p = read(running, s + j) {step} read(x, i)
+                    q = p {step} read(x, i + step)
+                    r = q {step} read(x, i + 2 * step)
+                    t = r {step} read(x, i + 3 * step)
+                    write(y, i, p)
+                    write(y, i + step, q)
+                    write(y, i + 2 * step, r)
+                    write(y, i + 3 * step, t)
+                    write(running, s + j, t)
+            elif k >= n // 4 * 4:
+                for j in range(width):
+                    t = read(running, s + j) {step} read(x, line + j)
+                    write(running, s + j, t)
+                    write(y, line + j, t)
 """
 
 _SCAN_ALONG = """
@@ -234,26 +254,58 @@ def _sift(y, indices, at, inner, root, size, largest):
         root = child
 
 
+def _lanes_not(sign):
+    """Intrinsic for the lanes, as bits of a number, of which `v sign w` does not hold: NaN among them."""
+
+    @intrinsic
+    def bits(_context, v, w):
+        def generate(_context, builder, _signature, values):
+            if isinstance(v.dtype, types.Float):
+                compare = builder.fcmp_ordered
+            else:
+                compare = builder.icmp_signed if v.dtype.signed else builder.icmp_unsigned
+            unlike = builder.not_(compare(sign, *values))
+            return builder.zext(builder.bitcast(unlike, ll.IntType(v.lanes)), ll.IntType(64))
+
+        return types.int64(v, w), generate
+
+    return bits
+
+
+_not_at_most, _not_at_least = _lanes_not("<="), _lanes_not(">=")
+
+
+@intrinsic
+def _first_bit(_context, bits):
+    """Number of the lowest bit that is set; one is."""
+
+    def generate(_context, builder, _signature, values):
+        return builder.cttz(values[0], ll.Constant(ll.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
 @njit
-def _all_before(x, start, stop, worst, largest):
-    """True if no element comes before the worst one that is kept; NaN, which compares as neither, may."""
-    others = 0
-    if largest:
-        for i in range(start, stop):
-            others |= not x[i] <= worst
-    else:
-        for i in range(start, stop):
-            others |= not x[i] >= worst
-    return others == 0
+def _candidates(x, at, n, worst, largest):
+    """Bits of those of up to LANES elements from x[at] that may come before the worst one that is kept."""
+    if n >= LANES:
+        v, w = load(x, at, LANES), splat(worst, LANES)
+        return _not_at_most(v, w) if largest else _not_at_least(v, w)
+    found = 0
+    for i in range(n):
+        is_after = x[at + i] <= worst if largest else x[at + i] >= worst
+        found |= int(not is_after) << i
+    return found
 
 
 def top_k(x, y, indices, n, k, inner, largest, begin, end):
     """The k largest or smallest elements along the middle axis, in order; of equals the first ones.
 
     x: T[outer, n, inner]; y: T[outer, k, inner]; indices: int64 as y. A heap of the k best so far
-    grows in the outputs, its root the worst of them; chunks without a better one are passed over. Units are
-    outer * inner.
+    grows in the outputs, its root the worst of them; vectors of neighbours without a better one are passed
+    over. Units are outer * inner.
     """
+    neighbours = LANES if inner == 1 else 1
     if k == 0:
         return
     for unit in range(begin, end):
@@ -266,15 +318,13 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
         for i in range(k // 2):
             _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
         worst = y[at]
-        for low in range(k, n, CHUNK):
-            high = min(low + CHUNK, n)
-            if inner == 1 and _all_before(x, source + low, source + high, worst, largest):
-                continue
-            for i in range(low, high):
+        for low in range(k, n, neighbours):
+            left = _candidates(x, source + low * inner, min(neighbours, n - low), worst, largest)
+            while left:
+                i = low + _first_bit(left)
+                left &= left - 1
                 v = x[source + i * inner]
-                # Of equals the earlier one stays; NaN, which compares as neither, goes the long way.
-                if v <= worst if largest else v >= worst:
-                    continue
+                # Of equals the earlier one stays; the worst may be another by now.
                 if _before(v, i, worst, indices[at], largest):
                     y[at] = v
                     indices[at] = i

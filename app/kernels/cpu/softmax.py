@@ -1,8 +1,8 @@
 """Softmax, its logarithm and log-sum-exp along one axis of row-major tensors.
 
 Exponentials are of differences to the largest element of a row, so they never overflow. `rows`
-kernels work on the innermost axis; `columns` kernels on another, with the innermost one in
-blocks of `columns` elements side by side.
+kernels work on the innermost axis, `emit_short` on one of few elements, which stay in registers;
+`columns` kernels on another axis, with the innermost one in blocks of `columns` elements side by side.
 """
 
 import math
@@ -13,11 +13,14 @@ from numba import float64, types
 from app.kernels.cpu.access import read, write
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit, overload
+from app.kernels.cpu.codegen.intrinsics import select
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.codegen.vectormath import exp_falling32
 from app.kernels.cpu.codegen.vectors import Vector, both, lower_half, only_lane, splat, store, upper_half
 from app.kernels.cpu.extrema import like, maximum
 from app.kernels.cpu.sums import RUN, fold, inlined, largest
+
+SHORT_LANES = 16  # float32 of the vectors of a short row, on every processor: its sums are the same
 
 
 def exp(v):
@@ -34,6 +37,35 @@ def _exp(v):
     if v.lanes == 1:
         return lambda v: splat(math.exp(only_lane(v)), 1)
     return lambda v: both(exp(lower_half(v)), exp(upper_half(v)))
+
+
+@inlined
+def larger(a, b):
+    """The larger of two, or one of them where one is NaN; a row of Softmax with a NaN is NaN in any case."""
+    return select(a > b, a, b)
+
+
+@inlined
+def _larger_element(m, v, _y, _p):
+    return larger(m, v)
+
+
+_largest_number = fold(_larger_element, larger)
+
+
+@inlined
+def joined(v, join):
+    """The lanes of a vector of SHORT_LANES, one half joined with the other until one is left."""
+    half = join(lower_half(v), upper_half(v))
+    quarter = join(lower_half(half), upper_half(half))
+    eighth = join(lower_half(quarter), upper_half(quarter))
+    return only_lane(join(lower_half(eighth), upper_half(eighth)))
+
+
+@inlined
+def plus(a, b):
+    """The sum of two numbers or vectors."""
+    return a + b
 
 
 @inlined
@@ -83,7 +115,7 @@ def softmax_rows(x, y, n, begin, end):
     for row in range(begin, end):
         start = row * n
         stop = start + n
-        m = largest(x, start, stop)
+        m = _largest_number(at(x, start), x, n, -math.inf, 0)
         t = 0.0
         for c in range(start, stop, RUN):
             t += _exponentials(x, y, c, min(c + RUN, stop), m)
@@ -98,7 +130,7 @@ def softmax_rows_apart(x, y, work, n, begin, end, thread):
         start = row * n
         stop = start + n
         mine = at(work, thread * n - start)
-        m = largest(x, start, stop)
+        m = _largest_number(at(x, start), x, n, -math.inf, 0)
         t = 0.0
         for c in range(start, stop, RUN):
             t += _exponentials(x, mine, c, min(c + RUN, stop), m)
@@ -112,10 +144,73 @@ def log_softmax_rows(x, y, n, begin, end):
     for row in range(begin, end):
         start = row * n
         stop = start + n
-        m = largest(x, start, stop)
+        m = _largest_number(at(x, start), x, n, -math.inf, 0)
         shift = like(m, math.log(_sum_of_exponentials(x, start, stop, m)))
         for i in range(start, stop):
             write(y, i, (read(x, i) - m) - shift)
+
+
+_SHORT = """\
+import math
+
+from numba import float32
+
+from app.kernels.cpu.codegen.vectors import load, load_first, splat, store, store_first
+from app.kernels.cpu.softmax import exp, joined, larger, plus
+
+
+def kernel(x, y, n, begin, end):
+    nothing = splat(float32(-math.inf), {L})
+    left = n - {whole}
+    for row in range(begin, end):
+        start = row * n
+{loads}
+        m = joined({largest}, larger)
+{differences}
+        {scale}
+{stores}
+"""
+
+
+def emit_short(op: str, vectors: int) -> str:
+    """The module of a kernel of rows that `vectors` vectors hold, the last one in part or whole.
+
+    x, y: float32[rows, n], y may be x; units are rows.
+
+    Args:
+        op: `softmax` or `log_softmax`.
+        vectors: of SHORT_LANES elements, n of them in all but the last.
+    """
+    last, places = vectors - 1, [f"start + {v * SHORT_LANES}" for v in range(vectors)]
+    is_log = op == "log_softmax"
+    exponentials = [f"exp(a{v})" if is_log else f"a{v}" for v in range(vectors)]
+    total = " + ".join(exponentials)
+    result = "a{} - scale" if is_log else "a{} * scale"
+
+    def each(line: str, count: int = vectors) -> list[str]:
+        return [line.format(v, places[v]) for v in range(count)]
+
+    def indented(lines: list[str]) -> str:
+        return "\n".join(f"{'':8}{line}" for line in lines)
+
+    return _SHORT.format(
+        L=SHORT_LANES,
+        whole=last * SHORT_LANES,
+        loads=indented(
+            [*each(f"a{{}} = load(x, {{}}, {SHORT_LANES})", last),
+             f"a{last} = load_first(x, {places[last]}, left, nothing)"]
+        ),
+        largest="".join(f"larger(a{v}, " for v in range(last)) + f"a{last}" + ")" * last,
+        differences=indented(each("a{0} = a{0} - m" if is_log else "a{0} = exp(a{0} - m)")),
+        scale=(
+            f"scale = float32(math.log(joined({total}, plus)))" if is_log
+            else f"scale = float32(1.0) / joined({total}, plus)"
+        ),
+        stores=indented(
+            [*each(f"store(y, {{1}}, {result.format('{0}')})", last),
+             f"store_first(y, {places[last]}, left, {result.format(last)})"]
+        ),
+    )  # fmt: skip
 
 
 def softmax_columns(x, y, sums, m, columns, n, inner, blocks, begin, end, thread):

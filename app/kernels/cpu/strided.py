@@ -30,9 +30,9 @@ def _count(function):
     return count
 
 
-WIDE, NARROW = 64, 16  # bytes of the vectors of a copy
+WIDE, NARROW = 32, 16  # bytes of the vectors of a copy: stores of 64 mostly touch two lines of the cache
 LONG = 4096  # bytes from which the C library copies, which knows the sizes of caches
-REPEATED = 512  # elements below which what is repeated is copied from what was written, in larger parts
+REPEATED = 512  # elements written in one copy of what repeats a short row: less than a vector of WIDE bytes
 
 
 def _mover(nbytes):
@@ -143,23 +143,28 @@ def _repeat(y, y0, x, x0, n, times):
         done += size
 
 
+@njit
+def _start(table, rank, rest, x0, y0):
+    """Where the part of number `rest` of a copy begins in x and in y."""
+    for axis in range(rank - 1, 0, -1):
+        n = table[3 * axis]
+        before = rest // n
+        i = rest - before * n
+        rest = before
+        x0 += i * table[3 * axis + 1]
+        y0 += i * table[3 * axis + 2]
+    return x0 + rest * table[1], y0 + rest * table[2]
+
+
 def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
     """Outer axes by `table`, then axis 1, then axis 0 innermost. Units are rows: outer · n1."""
-    unit = begin
-    while unit < end:
-        rest = unit // n1
-        first = unit - rest * n1
-        last = min(n1, first + end - unit)
-        unit += last - first
-        xb = x0
-        yb = y0
-        for axis in range(rank - 1, -1, -1):
-            n = table[3 * axis]
-            i = rest % n
-            rest = rest // n
-            xb += i * table[3 * axis + 1]
-            yb += i * table[3 * axis + 2]
-        if sx0 == 1 and sy0 == 1 and sx1 == 0 and sy1 == n0 and 0 < n0 < REPEATED:
+    part = begin // n1
+    first = begin - part * n1
+    left = end - begin
+    while left > 0:
+        last = min(n1, first + left)
+        xb, yb = _start(table, rank, part, x0, y0)
+        if sx0 == 1 and sy0 == 1 and sx1 == 0 and sy1 == n0 and 0 < n0 < _wide(x):
             _repeat(y, yb + first * n0, x, xb, n0, last - first)
         elif sx0 == 1 and sy0 == 1:
             for r in range(first, last):
@@ -179,18 +184,9 @@ def rows(x, y, table, rank, x0, y0, n1, sx1, sy1, n0, sx0, sy0, begin, end):
                 yr = yb + r * sy1
                 for i in range(n0):
                     y[yr + i * sy0] = x[xr + i * sx0]
-
-
-@njit
-def _start(table, rank, rest, x0, y0):
-    """Where the part of number `rest` of a copy begins in x and in y."""
-    for axis in range(rank - 1, -1, -1):
-        n = table[3 * axis]
-        i = rest % n
-        rest = rest // n
-        x0 += i * table[3 * axis + 1]
-        y0 += i * table[3 * axis + 2]
-    return x0, y0
+        left -= last - first
+        part += 1
+        first = 0
 
 
 def transpose(x, y, table, rank, x0, y0, n1, sy1, n0, sx0, block, begin, end):

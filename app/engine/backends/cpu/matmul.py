@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import bfloat, blocking
-from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, of_values, size_operand, typed_call
+from app.engine.backends.cpu.calls import of_type, size_operand, typed_call
 from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
@@ -27,7 +27,6 @@ DTYPES = ("float32", "float64", "int32", "uint32", "int64", "uint64")
 BLOCK_ROWS = 192  # x DEPTH float32 of A stay in the second cache
 BLOCK_PANELS = 4
 DEPTH = 512  # float32 steps of the reduction: a panel is read from the second cache as fast as from the first
-ROW_COLUMNS = 512  # columns of a product of one row: their sums stay in the first cache
 SHARE = 0.05  # of the tolerance of the job that one fast product may use up
 
 
@@ -418,37 +417,6 @@ def _tiled_predicted(group: Group, context: PlanningContext) -> float:
     return _rounded_seconds(group, context, flops(group) * wasted / bfloat.TILES_RATE + moved)
 
 
-@after(rejection)
-def _row_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Reason why no product of single rows with matrices that change applies."""
-    product = product_of(group)
-    if group.epilogue:
-        return f"{[n.op_type for n in group.epilogue]} follow"
-    if product.m != 1:
-        return f"the first operand has {product.m} rows; this one takes 1"
-    if product.b_strides[1] != 1:
-        return "the second operand is transposed"
-    if graph.is_constant(product.b):
-        return f"{product.b.name!r} is a constant, which is packed offline"
-    kind = graph.element_type(group.outputs[0])
-    return None if kind.kind == "f" else f"elements are {kind}; this one adds floats"
-
-
-def _row_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, ...]:
-    product = product_of(group)
-    operands: Operands = (
-        *of_values(product.a, product.b, group.outputs[0]),
-        ("int64*", Constant(np.array(product.offsets, np.int64))),
-        *(product.k, product.n, product.a_strides[1], product.b_strides[0], ROW_COLUMNS),
-    )
-    units = len(product.offsets) * -(-product.n // ROW_COLUMNS)
-    return (kernel_call("app.kernels.cpu.gemm:row_products", operands, units),)
-
-
-def _row_predicted(group: Group, context: PlanningContext) -> float:
-    return group_roofline(group, context, flops(group), 0.2)
-
-
 def inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:
     """The output may lie over what is added to it."""
     return epilogues.inplace(group, -1)
@@ -483,7 +451,6 @@ _BFLOAT_REJECTION = partial(_bfloat_rejection, bfloat.rejection)
 _TILES_REJECTION = partial(_bfloat_rejection, bfloat.tiles_rejection)
 IMPLEMENTATIONS = (
     *rows("blocked", rejection, _lower, predicted),
-    Implementation("matmul.rows", "MatMul", "numba-cpu", _row_rejection, _row_lower, _row_predicted),
     *rows("blocked_bf16", _BFLOAT_REJECTION, _bfloat_lower, _bfloat_predicted, precision="bf16"),
     *rows("tiles", _TILES_REJECTION, partial(_bfloat_lower, tiled=True), _tiled_predicted, precision="bf16"),
 )

@@ -1,6 +1,7 @@
 """Pooling on one to three spatial axes of row-major tensors."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,9 @@ from app.engine.core.calls import Call, Constant, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import first_input, first_output, output_at
-from app.engine.operators.pool_geometry import windows
+from app.engine.operators.pool_geometry import Windows, windows
 
-VECTOR = 32  # byte; a machine with longer registers uses half of one
+NARROWEST = 16  # bytes of a row whose elements are pooled side by side
 BAND, ROWS = 8192, 16  # byte, rows; scratch that stays in the first cache beside the input
 UNROLLED = (2, 3, 4, 5)  # heights and widths of windows without a loop
 VECTOR_STRIDES = (1, 2, 4, 8)  # that a vector of outputs is picked from vectors at
@@ -59,13 +60,15 @@ def _indices_rejection(group: Group, _context: PlanningContext) -> str | None:
     return "nothing reads the indices" if output_at(group, 1) is None else None
 
 
-def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     op = _OPERATIONS.get(node.op_type) or f"lp{graph.attribute(node, 'p', 2)}"
     g = windows(node)
     dtype = np.dtype(computed(x))
     kind = f"{dtype.name}*"
-    lanes = VECTOR // dtype.itemsize
+    lanes = 4 * context.target.vector_lanes // dtype.itemsize
+    if _is_across_rows(group):
+        return (_lower_rows(group, op, g, dtype, lanes),)
     include_pad = bool(graph.attribute(node, "count_include_pad", 0))
     counts = [g.counted(axis, include_pad).astype(dtype) for axis in range(3)]
     counts[2] = np.pad(counts[2], (0, lanes), constant_values=1)
@@ -87,6 +90,28 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     return (typed_call("app.kernels.cpu.pool:window", operands, g.planes * g.out[0] * g.out[1], static),)
 
 
+def _is_across_rows(group: Group) -> bool:
+    """True if windows have one element of a row each, and rows are wide enough to pool them side by side."""
+    g, itemsize = windows(group.anchor), np.dtype(computed(first_input(group))).itemsize
+    alone = (g.kernel[2], g.strides[2], g.before[2], g.after[2]) == (1, 1, 0, 0)
+    return alone and group.op in _OPERATIONS and g.size[2] * itemsize >= NARROWEST
+
+
+def _lower_rows(group: Group, op: str, g: Windows, dtype: np.dtype[Any], lanes: int) -> Call:
+    """The call for windows across rows: elements are pooled side by side, as channels that lie last."""
+    include_pad = bool(graph.attribute(group.anchor, "count_include_pad", 0))
+    counts = (Constant(g.counted(axis, include_pad).astype(dtype)) for axis in (0, 1))
+    depth, height, width = g.size
+    operands: Operands = (
+        *of_values(first_input(group), first_output(group)),
+        *of_type("int64*", Constant(g.inside(0)), Constant(g.inside(1))),
+        *of_type(f"{dtype}*", *counts),
+        *(depth, height, *g.out[:2], width, g.dilations[0] * height * width, g.dilations[1] * width),
+    )
+    static = (op, lanes, dtype.name)
+    return kernel_call("app.kernels.cpu.nhwc_pool:emit_window", operands, g.planes * g.out[0], static)
+
+
 def _lower_indices(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     node, x, y = group.anchor, first_input(group), first_output(group)
     g = windows(node)
@@ -98,6 +123,8 @@ def _lower_indices(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 
 def _cost(group: Group, context: PlanningContext) -> float:
     g = windows(group.anchor)
+    if _is_across_rows(group):
+        return group_roofline(group, context, g.planes * math.prod(g.out) * math.prod(g.kernel), 0.12)
     # Rows over depth and height in unit stride, then along the width: both count once a tap.
     along = math.prod(g.out) * g.kernel[2]
     across = math.prod(g.out[:2]) * g.size[2] * g.kernel[0] * g.kernel[1]

@@ -3,10 +3,13 @@
 import numpy as np
 import onnx_ir as ir
 
+from app.engine.backends.cpu.token_images import FROM_TOKENS, POINTWISE, TO_TOKENS
 from app.engine.core import graph
-from app.engine.core.rewriter import Replacement, RewriteRule, constant
+from app.engine.core.rewriter import Replacement, RewriteRule, constant, reshape, sole_reader, typed
+from app.engine.operators.operands import data
 from app.engine.rewrites import block_quantized, bounded, conv1d_as_2d
 from app.engine.rewrites.quantization import dequantize_weights, integer_rows
+from app.engine.rewrites.transpose_sinking import permutation
 
 
 def bias_apart(node: ir.Node) -> Replacement | None:
@@ -28,6 +31,72 @@ def bias_apart(node: ir.Node) -> Replacement | None:
     return Replacement(total.outputs, [convolution, image, total])
 
 
+def pool_of_last_channels(node: ir.Node) -> Replacement | None:
+    """MaxPool of bytes between transposes from and to channels last = MaxPool of volumes [n, 1, h, w, c].
+
+    Windows of one channel then lie beside each other; images in float32 have layouts for that.
+    """
+    pool = data(node).producer()
+    if permutation(node) != TO_TOKENS or pool is None or pool.op_type != "MaxPool":
+        return None
+    swap, output = data(pool).producer(), node.outputs[0]
+    if swap is None or permutation(swap) != FROM_TOKENS or sole_reader(data(node)) is not node:
+        return None
+    x = data(swap)
+    if graph.shape(x) is None or output.dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return None
+    if len(pool.outputs) > 1 and pool.outputs[1].uses():
+        return None
+    pads = tuple(graph.attribute(pool, "pads", (0, 0, 0, 0)))
+    extents = {name: graph.attribute(pool, name, (1, 1)) for name in ("kernel_shape", "strides", "dilations")}
+    lists: dict[str, tuple[int, ...]] = {name: (*numbers, 1) for name, numbers in extents.items()}
+    if graph.attribute(pool, "auto_pad", "NOTSET") == "NOTSET":
+        lists["pads"] = (*pads[:2], 0, *pads[2:], 0)
+    attributes = [ir.AttrInt64s(name, list(numbers)) for name, numbers in lists.items()]
+    attributes += [a for name, a in pool.attributes.items() if name in ("auto_pad", "ceil_mode")]
+    n, *image = graph.static_shape(x)
+    volume = reshape(x, (n, 1, *image), f"{output.name}.volume")
+    shape = graph.static_shape(output)
+    largest = typed(
+        ir.Node("", "MaxPool", volume.outputs, attributes),
+        output, (n, 1, *shape[1:]), f"{output.name}.largest",
+    )  # fmt: skip
+    new = reshape(largest.outputs[0], shape, f"{output.name}.last")
+    return Replacement(new.outputs, [volume, largest, new])
+
+
+def _reaches_softmax(value: ir.Value, steps: int = 4) -> bool:
+    """True if elementwise operators, so many at most, lead from a value to a Softmax."""
+    return any(
+        reader.op_type == "Softmax"
+        or (steps > 0 and reader.op_type in POINTWISE and _reaches_softmax(reader.outputs[0], steps - 1))
+        for reader in value.consumers()
+    )
+
+
+def row_times_transposed(node: ir.Node) -> Replacement | None:
+    """Row times transposed matrix = matrix times column: rows of the matrix are read as they lie.
+
+    Scores of an attention stay as they are, which is computed as a whole.
+    """
+    row, matrix = graph.operand(node, 0), graph.operand(node, 1)
+    swap, shape = matrix.producer(), graph.shape(row)
+    if swap is None or shape is None or len(shape) < 2 or shape[-2] != 1 or 0 in shape:
+        return None
+    own, output, axes = permutation(swap), node.outputs[0], len(shape)
+    if own != (*range(axes - 2), axes - 1, axes - 2) or graph.is_constant(data(swap)):
+        return None
+    if output.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or _reaches_softmax(output):
+        return None
+    column = reshape(row, (*shape[:-2], shape[-1], 1), f"{output.name}.column")
+    result = graph.static_shape(output)
+    turned = (*result[:-2], result[-1], 1)
+    product = ir.Node("", "MatMul", [data(swap), *column.outputs])
+    sums = typed(product, output, turned, f"{output.name}.sums")
+    new = reshape(sums.outputs[0], result, f"{output.name}.row")
+    return Replacement(new.outputs, [column, sums, new])
+
+
 REWRITES = (
     *integer_rows("numba-cpu"),
     *block_quantized.rows("numba-cpu"),
@@ -35,6 +104,10 @@ REWRITES = (
     RewriteRule(block_quantized.dequantize_blocks, ("DequantizeLinear",), backends=("numba-cpu",)),
     RewriteRule(block_quantized.quantize_blocks, ("QuantizeLinear",), backends=("numba-cpu",)),
     *conv1d_as_2d.rows("numba-cpu"),
+    RewriteRule(
+        pool_of_last_channels, ("Transpose",), nested=False, backends=("numba-cpu",), by_extents=True
+    ),
+    RewriteRule(row_times_transposed, ("MatMul",), nested=False, backends=("numba-cpu",), by_extents=True),
     RewriteRule(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
     *bounded.rows("numba-cpu"),
 )

@@ -1,12 +1,12 @@
-"""Rows of GridSample and DeformConv, which read images between pixels."""
+"""Rows of GridSample and DeformConv, which read images between pixels, and of AffineGrid."""
 
 import math
 
 import numpy as np
 
 from app.engine.backends.cpu import conv, matmul, nchwc
-from app.engine.backends.cpu.axis_kernels import takes_floats
-from app.engine.backends.cpu.calls import Operand, Operands, of_type, of_values, typed_call
+from app.engine.backends.cpu.axis_kernels import computed, takes_floats, takes_mixed
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, of_values, typed_call
 from app.engine.backends.cpu.nchwc import LayoutOf
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
@@ -127,6 +127,38 @@ def _grid_cost(group: Group, context: PlanningContext) -> float:
     # A tap is a load at an address of its own: 3 to 4 % of the peak on Zen 4; the table counts as 4 channels.
     work = 2.0 * taps * y[0] * (y[1] + 4) * math.prod(y[2:])
     return group_roofline(group, context, work, 0.03)
+
+
+@after(takes_mixed)
+def _affine_rejection(group: Group, _context: PlanningContext) -> str | None:
+    size = graph.constant(graph.operand(group.anchor, 1))
+    if size is None:
+        return "the size changes between runs"
+    if graph.attribute(group.anchor, "align_corners", 0) and 1 in size[2:]:
+        return "the corners of an axis of one pixel are not apart"
+    return None
+
+
+def _centers(n: int, align: bool) -> Array:
+    """Coordinates of the pixels of an axis that goes from -1 to 1, at its ends or between them."""
+    last = np.float64(1.0 if align else 1.0 - 1.0 / max(n, 1))
+    return np.linspace(-last, last, n)
+
+
+def _affine_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+    node, theta, y = group.anchor, data(group.anchor), group.outputs[0]
+    batch, *sizes, rank = graph.static_shape(y)
+    if graph.elements(y) == 0:
+        return ()
+    align, kind = bool(graph.attribute(node, "align_corners", 0)), np.dtype(computed(theta))
+    depth, height, width = sizes if rank == 3 else (1, *sizes)
+    centers = (Constant(_centers(n, align).astype(kind)) for n in (width, height, depth))
+    operands: Operands = (*of_values(theta, y), *of_type(f"{kind}*", *centers), rank, width, height, depth)
+    return (kernel_call("app.kernels.cpu.sampling:affine_grid", operands, batch * depth * height),)
+
+
+def _affine_cost(group: Group, context: PlanningContext) -> float:
+    return group_roofline(group, context, 2.0 * graph.elements(group.outputs[0]), 0.1)
 
 
 @after(conv.rejection)
@@ -265,6 +297,9 @@ _GRIDS = (
 )  # fmt: skip
 IMPLEMENTATIONS = (
     *_GRIDS,
+    Implementation(
+        "affine_grid.rows", "AffineGrid", "numba-cpu", _affine_rejection, _affine_lower, _affine_cost
+    ),
     Implementation(
         "deform_conv.columns", "DeformConv", "numba-cpu", _deform_rejection, _deform_lower, _deform_cost(0.03)
     ),

@@ -7,10 +7,13 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.axis_kernels import (
     COLUMNS,
+    FLOATS,
+    HALVES,
     NUMBERS,
     ORDERED,
     blocks_of,
     columns_of,
+    computed,
     first_over_first,
     rows_or_columns,
     takes,
@@ -28,7 +31,7 @@ from app.kernels.cpu import radix
 
 _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
 _SCANS = {"CumSum": "sum", "CumProd": "prod"}
-_takes_ordered = takes(*ORDERED)
+_takes_ordered = takes(*ORDERED, *HALVES)
 
 
 @after(_takes_ordered)
@@ -47,10 +50,10 @@ def _positions(
     """The call that finds the extrema of the first input along the middle axis."""
     x = first_input(group)
     kernels = "app.kernels.cpu.search:arg_rows", "app.kernels.cpu.search:arg_columns"
-    return rows_or_columns(kernels, (*of_values(x), y), shape, (type_name(x),), static=static)
+    return rows_or_columns(kernels, (*of_values(x), y), shape, (computed(x),), static=static)
 
 
-@after(takes(*NUMBERS))
+@after(takes(*NUMBERS, *HALVES))
 def _scan_rejection(group: Group, _context: PlanningContext) -> str | None:
     axis = graph.operand(group.anchor, 1)
     return None if graph.elements(axis) == 1 else f"{graph.elements(axis)} axes"
@@ -58,7 +61,7 @@ def _scan_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y, axis = first_input(group), first_output(group), graph.operand(group.anchor, 1)
-    wide = "float64" if type_name(x).startswith("float") else type_name(x)
+    wide = "float64" if computed(x).startswith("float") else type_name(x)
     flags = tuple(int(graph.attribute(group.anchor, name, 0)) for name in ("exclusive", "reverse"))
     shape, fixed = graph.static_shape(x), graph.constant(axis)
     if fixed is None:
@@ -117,7 +120,7 @@ def _lower_top_radix(group: Group, _context: PlanningContext) -> tuple[Call, ...
         ("int64*", Workspace(8 * radix.BUCKETS, per_thread=True)),
         *(n, k, inner, int(graph.attribute(group.anchor, "largest", 1))),
     )
-    static = kind.kind == "i", kind.kind == "f", bits
+    static = kind.kind == "i", computed(x) in FLOATS, bits
     return (typed_call("app.kernels.cpu.radix:top_k", operands, outer * inner, static),)
 
 

@@ -9,7 +9,7 @@ from app.engine.backends.cpu.axis_kernels import (
     takes_mixed,
     type_name,
 )
-from app.engine.backends.cpu.calls import Operand, of_type, of_values
+from app.engine.backends.cpu.calls import Operand, kernel_call, of_type, of_values
 from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, KernelCall, Workspace
@@ -18,6 +18,7 @@ from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.axes import along_axis, first_input, first_output
 
 _KERNELS = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
+MOST_SHORT = 256  # elements of a row that stays in registers, or nearly: AVX2 has a quarter of them
 MOST_APART = 1 << 20  # bytes of exponentials that a thread keeps beside a result of 16-bit floats
 
 
@@ -54,6 +55,12 @@ def along(kernel: str, dtype: str, x: Argument, y: Argument, shape: tuple[int, i
 def _along(
     kernel: str, operands: tuple[Operand, ...], shape: tuple[int, int, int], dtype: str, variant: str = ""
 ) -> KernelCall:
+    outer, n, inner = shape
+    if 1 < n <= MOST_SHORT and inner == 1 and {t for t, _ in operands} == {"float32*"} and not variant:
+        from app.kernels.cpu.softmax import SHORT_LANES  # imports numba
+
+        static = kernel, -(-n // SHORT_LANES)
+        return kernel_call("app.kernels.cpu.softmax:emit_short", (*operands, n), outer, static)
     rows, columns = (f"app.kernels.cpu.softmax:{kernel}_{axis}{variant}" for axis in ("rows", "columns"))
     return rows_or_columns((rows, columns), operands, shape, ("float64", dtype), takes_thread=bool(variant))
 

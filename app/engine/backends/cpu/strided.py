@@ -12,10 +12,11 @@ import onnx_ir as ir
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_type
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall
-from app.engine.operators.strides import StridedCopy
+from app.engine.operators.strides import StridedCopy, strides_of
 
 LONG_ROW = 1024  # elements from which a row is worth a call of its own, so that threads share it
 FEW_ROWS = 8
+CACHED = 512 * 1024  # bytes of y that are copied from y itself where they repeat
 TILES = {1: 16, 2: 8, 4: 8, 8: 4}  # extent of a square tile by bytes of an element, as the kernel has it
 PLANES = 4  # up to which rows are shuffled to pixels, and pixels to rows
 PLANE_BYTES = 32  # of a row at a time
@@ -72,6 +73,12 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
         return (_line(itemsize, x, y, plain.x0, plain.y0, 1, 1, 1),)
     if rank == 1:
         return (_line(itemsize, x, y, plain.x0, plain.y0, plain.sx[0], plain.sy[0], plain.sizes[0]),)
+    block = plain.sy[0] * itemsize
+    if rank > 2 and plain.sx[0] == 0 and plain.sizes[0] <= FEW_ROWS and block <= CACHED and _is_dense(plain):
+        inner = StridedCopy(plain.sizes[1:], plain.sx[1:], plain.sy[1:], plain.x0, plain.y0)
+        again = (plain.y0 + i * plain.sy[0] for i in range(1, plain.sizes[0]))
+        copies = (_line(itemsize, y, y, plain.y0, target, 1, 1, plain.sy[0]) for target in again)
+        return (*calls(inner, itemsize, x, y), *copies)
     column = next((a for a in range(rank - 1) if plain.sx[a] == 1), None)
     if column is not None and plain.sy[-1] == 1 and plain.sx[-1] != 0:
         transposed = _transpose(plain, column, itemsize, x, y)
@@ -83,6 +90,11 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
             for start in _starts(plain)
         )
     return (_rows(plain, itemsize, x, y),)
+
+
+def _is_dense(copy: StridedCopy) -> bool:
+    """True if y is contiguous in the order of the axes."""
+    return copy.sy == strides_of(copy.sizes)
 
 
 def general_copy(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[KernelCall, ...]:

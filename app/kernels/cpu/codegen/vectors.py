@@ -114,6 +114,54 @@ def store(_context, pointer, index, vector):
     return types.void(pointer, types.int64, vector), generate
 
 
+def _first_lanes(builder, count, lanes):
+    """Mask of the first `count` lanes."""
+    kind = ll.VectorType(ll.IntType(32), lanes)
+    every = _splatted(builder, builder.trunc(count, kind.element), lanes)
+    return builder.icmp_signed("<", ll.Constant(kind, list(range(lanes))), every)
+
+
+def _masked(builder, name, result, vector, values):
+    """Call LLVM's masked load or store of a vector; `values` lie around the alignment."""
+    kind = ll.FunctionType(result, [v.type for v in values])
+    bits = 64 if isinstance(vector.element, ll.DoubleType) else 32
+    function = cgutils.get_or_insert_function(
+        builder.module, kind, f"llvm.masked.{name}.v{vector.count}f{bits}.p0"
+    )
+    return builder.call(function, values)
+
+
+@intrinsic
+def load_first(_context, pointer, index, count, rest):
+    """As `load`, of the first `count` elements; the other lanes are those of the vector `rest`.
+
+    pointer: of float32 or float64. Nothing is read beyond.
+    """
+
+    def generate(context, builder, signature, values):
+        address = _address(context, builder, values[0], values[1], rest)
+        mask = _first_lanes(builder, values[2], rest.lanes)
+        align = ll.Constant(ll.IntType(32), rest.bitwidth // 8)
+        vector = values[3].type
+        return _masked(builder, "load", vector, vector, [address, align, mask, values[3]])
+
+    return rest(pointer, types.int64, types.int64, rest), generate
+
+
+@intrinsic
+def store_first(_context, pointer, index, count, vector):
+    """As `store`, of the first `count` lanes. pointer: of float32 or float64."""
+
+    def generate(context, builder, _signature, values):
+        address = _address(context, builder, values[0], values[1], vector)
+        mask = _first_lanes(builder, values[2], vector.lanes)
+        align = ll.Constant(ll.IntType(32), vector.bitwidth // 8)
+        _masked(builder, "store", ll.VoidType(), values[3].type, [values[3], address, align, mask])
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, types.int64, vector), generate
+
+
 def _shuffled(builder, a, b, lanes):
     mask = ll.Constant(ll.VectorType(ll.IntType(32), len(lanes)), lanes)
     return builder.shuffle_vector(a, b, mask)

@@ -1,0 +1,75 @@
+"""More rows of `make bench-operators`: operators along rows, vectors, 16-bit floats and bytes that move."""
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.operator_rows import Make, OperatorRow, Rows, both, bytes_of, given, normal
+
+_FIRST = {"a": given(0)}
+_TWICE = {"r": given([2, 3])}
+
+
+def _half(*shape: int) -> Make:
+    """Standard normal float16."""
+    return lambda random: random.standard_normal(shape).astype(np.float16)
+
+
+def _whole(dtype: Any, *shape: int) -> Make:
+    """Whole numbers from -100 to 99."""
+    return lambda random: random.integers(-100, 100, shape).astype(dtype)
+
+
+def _softmax(width: int) -> Rows:
+    return (
+        *both(f"Softmax of {width}", "Softmax(x)", normal(80, width), normal(4000, width)),
+        *both(f"LogSoftmax of {width}", "LogSoftmax(x)", normal(80, width), normal(4000, width)),
+    )
+
+
+def _top(kind: str, *arrays: Make) -> Rows:
+    return tuple(
+        OperatorRow(
+            f"TopK of {kind}", size, "TopK(x, k)", {"x": x}, {"k": given([5])}, {"y": kind, "i": "int64"}
+        )
+        for size, x in zip(("small", "large"), arrays, strict=True)
+    )
+
+
+def _pairs(name: str, node: str, domain: str, *shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Rows:
+    return tuple(
+        OperatorRow(name, size, node, {"x": normal(*a), "z": normal(*b)}, domain=domain)
+        for size, (a, b) in zip(("small", "large"), shapes, strict=True)
+    )
+
+
+ROW_OPERATORS: Rows = (
+    *(row for width in (10, 49, 64, 128, 196) for row in _softmax(width)),
+    *both("AffineGrid", "AffineGrid(x, s)", normal(4, 2, 3), normal(4, 2, 3),
+          constants={"s": given([4, 3, 192, 192])}),
+    *both("Tile of bytes", "Tile(x, r)", bytes_of(np.uint8, 10, 6), bytes_of(np.uint8, 500, 200), "uint8",
+          constants=_TWICE),
+    *both("Floor of float16", "Floor(x)", _half(10, 30), _half(500, 1000), "float16"),
+    *both("Ceil of float16", "Ceil(x)", _half(10, 30), _half(500, 1000), "float16"),
+    *both("CumSum of columns of float16", "CumSum(x, a)", _half(10, 30), _half(500, 1000), "float16",
+          constants=_FIRST),
+    *both("Hardmax of float16", "Hardmax(x)", _half(10, 30), _half(500, 1000), "float16"),
+    *both("ArgMax of float16", "ArgMax <axis = -1> (x)", _half(10, 30), _half(500, 1000), "int64"),
+    *both("NhwcMaxPool of int8", "com.microsoft.NhwcMaxPool <kernel_shape = [3, 3], strides = [2, 2]> (x)",
+          bytes_of(np.int8, 1, 20, 20, 3), bytes_of(np.int8, 1, 96, 96, 64), "int8",
+          domain="com.microsoft"),
+    *both("MaxPool across rows", "MaxPool <kernel_shape = [3, 1], strides = [2, 1]> (x)",
+          normal(1, 4, 20, 20), normal(1, 64, 56, 56)),
+    *_top("float", normal(10, 30), normal(500, 1000)),
+    *_top("float16", _half(10, 30), _half(500, 1000)),
+    *_top("int64", _whole(np.int64, 10, 30), _whole(np.int64, 500, 1000)),
+    *_pairs("Einsum bkd,bd->bk", 'Einsum <equation = "bkd,bd->bk"> (x, z)', "",
+            ((4, 10, 64), (4, 64)), ((4, 500, 64), (4, 64))),
+    *_pairs("MatMul with a vector", "MatMul(x, z)", "", ((40, 48), (48,)), ((1280, 384), (384,))),
+    *_pairs("FusedMatMul of a row, transposed", "com.microsoft.FusedMatMul <transB = 1> (x, z)",
+            "com.microsoft", ((4, 1, 48), (4, 16, 48)), ((4, 1, 384), (4, 128, 384))),
+    *both("QuantizeLinear to int8", "QuantizeLinear(x, s, z)", normal(1, 8, 10, 10), normal(2, 64, 64, 64),
+          "int8", constants={"s": given(0.03, np.float32), "z": given(3, np.int8)}),
+    *both("ReduceSumSquare of float16", "ReduceSumSquare <keepdims = 0> (x, a)", _half(2, 10, 6, 6),
+          _half(2, 500, 200, 6), "float16", constants={"a": given([1, 2])}),
+)  # fmt: skip

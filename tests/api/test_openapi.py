@@ -157,7 +157,11 @@ def test_unknown_fields_are_refused_by_every_schema() -> None:
 
 
 def test_the_options_of_a_job_are_those_of_the_engine() -> None:
-    assert set(JobOptions.model_fields) == {f.name for f in fields(Options)} - {"exact", "direct"}  # found
+    assert set(JobOptions.model_fields) == {f.name for f in fields(Options)} - {
+        "exact",
+        "direct",
+        "int16",
+    }  # found
     assert JobOptions().to_options() == Options()
 
 

@@ -175,7 +175,7 @@ def kernel(x, y, n, begin, end):
 def emit_short(op: str, vectors: int) -> str:
     """The module of a kernel of rows that `vectors` vectors hold, the last one in part or whole.
 
-    x, y: float32[rows, n], y may be x; units are rows.
+    x, y: T[rows, n] of float32 or 16-bit floats, y may be x if of its type; units are rows.
 
     Args:
         op: `softmax` or `log_softmax`.

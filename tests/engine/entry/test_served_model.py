@@ -127,11 +127,12 @@ def test_instances_of_a_region_share_its_plan_and_weights(tmp_path: Path, compil
     for shapes_ahead, made in model.ahead():
         pairs[shapes_ahead["x"][0]] = made
     assert sorted(pairs) == [1, 2, 3, 4, 5, 6]
-    memory = [{v.name: a for v, a in pairs[6][i]._memory.roots.items()} for i in range(2)]  # type: ignore[union-attr]
+    around = [pairs[6][i]._memory[0] for i in range(2)]  # type: ignore[union-attr]
+    memory = [{v.name: a for v, a in each.roots.items()} for each in around]
     assert not np.shares_memory(memory[0].pop("x"), memory[1].pop("x"))
     assert not np.shares_memory(memory[0].pop("y"), memory[1].pop("y"))
     assert memory[0].keys() == memory[1].keys()
-    packed = [dict(pairs[6][i]._memory.packed) for i in range(2)]  # type: ignore[union-attr]
+    packed = [each.packed for each in around]
     shared = [a for key, a in packed[0].items() if a is packed[1].get(key)]
     shared += [a for name, a in memory[0].items() if np.shares_memory(a, memory[1][name])]
     assert sum(a.nbytes for a in shared) >= wide.nbytes

@@ -94,6 +94,24 @@ def _scan_along(
     return typed_call("app.kernels.cpu.search:scan_along", operands, 1, (_SCANS[group.op],))
 
 
+@after(_takes_ordered)
+def _top_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """A heap in the result compares what is rounded, which may be in another order."""
+    x, y = first_input(group), first_output(group)
+    if type_name(y) in {type_name(x), computed(x)}:
+        return None
+    return f"{y.name!r} is {type_name(y)}, the input {type_name(x)}"
+
+
+@after(_top_rejection)
+def _radix_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Digits of the elements are those of the result."""
+    x, y = first_input(group), first_output(group)
+    if type_name(x) == type_name(y):
+        return None
+    return f"{y.name!r} is {type_name(y)}, the input {type_name(x)}"
+
+
 def _lower_top(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     outer, n, inner = along_axis(group)
@@ -165,8 +183,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
 _ROWS = (
     *((f"arg_{e}", op, _arg_rejection, _lower_arg, _cost, no_pairs) for op, e in _EXTREMA.items()),
     *((f"cum_{s}", op, _scan_rejection, _lower_scan, _cost, first_over_first) for op, s in _SCANS.items()),
-    ("top_k", "TopK", _takes_ordered, _lower_top, _heap_cost, no_pairs),
-    ("top_k_radix", "TopK", _takes_ordered, _lower_top_radix, _radix_cost, no_pairs),
+    ("top_k", "TopK", _top_rejection, _lower_top, _heap_cost, no_pairs),
+    ("top_k_radix", "TopK", _radix_rejection, _lower_top_radix, _radix_cost, no_pairs),
     ("hardmax", "Hardmax", _takes_ordered, _lower_hardmax, _cost, first_over_first),
 )
 

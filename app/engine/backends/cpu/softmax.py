@@ -22,6 +22,10 @@ MOST_SHORT = 256  # elements of a row that stays in registers, or nearly: AVX2 h
 MOST_APART = 1 << 20  # bytes of exponentials that a thread keeps beside a result of 16-bit floats
 
 
+def _is_short(n: int, inner: int) -> bool:
+    return 1 < n <= MOST_SHORT and inner == 1
+
+
 @after(takes_mixed)
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
     if _apart_bytes(group) > MOST_APART:
@@ -30,10 +34,10 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
 
 
 def _apart_bytes(group: Group) -> int:
-    """Bytes of the exponentials that a result of 16-bit floats cannot hold; 0 for other results."""
-    if group.op != "Softmax" or type_name(first_output(group)) not in HALVES:
-        return 0
+    """Bytes of the exponentials that a result of 16-bit floats cannot hold, nor registers; 0 for others."""
     _, n, inner = along_axis(group)
+    if group.op != "Softmax" or type_name(first_output(group)) not in HALVES or _is_short(n, inner):
+        return 0
     return 4 * max(n, 1) * (1 if inner == 1 else COLUMNS)
 
 
@@ -56,7 +60,7 @@ def _along(
     kernel: str, operands: tuple[Operand, ...], shape: tuple[int, int, int], dtype: str, variant: str = ""
 ) -> KernelCall:
     outer, n, inner = shape
-    if 1 < n <= MOST_SHORT and inner == 1 and {t for t, _ in operands} == {"float32*"} and not variant:
+    if _is_short(n, inner) and dtype == "float32":
         from app.kernels.cpu.softmax import SHORT_LANES  # imports numba
 
         static = kernel, -(-n // SHORT_LANES)

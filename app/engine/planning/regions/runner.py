@@ -105,7 +105,8 @@ class RegionRunner:
         tables, weights = self._tables(piece, found), Weights(block=VARYING)
         executor = self._bound(piece, found, around, tables, weights)
         one = next(iter(tables.values()), None)  # holds the block of all
-        return Filled(executor, self.plan.outputs, around.arena.nbytes, (around, one, weights))
+        shared = replace(around, packed=self._packed)
+        return Filled(executor, self.plan.outputs, around.arena.nbytes, (shared, one, weights))
 
     def _bound(
         self,

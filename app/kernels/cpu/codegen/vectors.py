@@ -124,9 +124,9 @@ def _first_lanes(builder, count, lanes):
 def _masked(builder, name, result, vector, values):
     """Call LLVM's masked load or store of a vector; `values` lie around the alignment."""
     kind = ll.FunctionType(result, [v.type for v in values])
-    bits = 64 if isinstance(vector.element, ll.DoubleType) else 32
+    element = vector.element.intrinsic_name  # f32, f64, i16
     function = cgutils.get_or_insert_function(
-        builder.module, kind, f"llvm.masked.{name}.v{vector.count}f{bits}.p0"
+        builder.module, kind, f"llvm.masked.{name}.v{vector.count}{element}.p0"
     )
     return builder.call(function, values)
 
@@ -135,12 +135,18 @@ def _masked(builder, name, result, vector, values):
 def load_first(_context, pointer, index, count, rest):
     """As `load`, of the first `count` elements; the other lanes are those of the vector `rest`.
 
-    pointer: of float32 or float64. Nothing is read beyond.
+    Nothing is read beyond.
     """
 
     def generate(context, builder, signature, values):
-        address = _address(context, builder, values[0], values[1], rest)
         mask = _first_lanes(builder, values[2], rest.lanes)
+        if memory.is_half(values[0]):
+            address = memory.bits_address(builder, builder.gep(values[0], [values[1]]), rest.lanes)
+            halves = address.type.pointee
+            align, nothing = ll.Constant(ll.IntType(32), 2), ll.Constant(halves, None)
+            bits = _masked(builder, "load", halves, halves, [address, align, mask, nothing])
+            return builder.select(mask, memory.widened(builder, bits, values[0]), values[3])
+        address = _address(context, builder, values[0], values[1], rest)
         align = ll.Constant(ll.IntType(32), rest.bitwidth // 8)
         vector = values[3].type
         return _masked(builder, "load", vector, vector, [address, align, mask, values[3]])
@@ -150,13 +156,17 @@ def load_first(_context, pointer, index, count, rest):
 
 @intrinsic
 def store_first(_context, pointer, index, count, vector):
-    """As `store`, of the first `count` lanes. pointer: of float32 or float64."""
+    """As `store`, of the first `count` lanes."""
 
     def generate(context, builder, _signature, values):
-        address = _address(context, builder, values[0], values[1], vector)
-        mask = _first_lanes(builder, values[2], vector.lanes)
-        align = ll.Constant(ll.IntType(32), vector.bitwidth // 8)
-        _masked(builder, "store", ll.VoidType(), values[3].type, [values[3], address, align, mask])
+        mask, stored, size = _first_lanes(builder, values[2], vector.lanes), values[3], vector.bitwidth // 8
+        if memory.is_half(values[0]):
+            address = memory.bits_address(builder, builder.gep(values[0], [values[1]]), vector.lanes)
+            stored, size = memory.narrowed(builder, stored, values[0]), 2
+        else:
+            address = _address(context, builder, values[0], values[1], vector)
+        align = ll.Constant(ll.IntType(32), size)
+        _masked(builder, "store", ll.VoidType(), stored.type, [stored, address, align, mask])
         return context.get_dummy_value()
 
     return types.void(pointer, types.int64, types.int64, vector), generate

@@ -194,9 +194,9 @@ def over_http(case: Case, run: float, scratch: Path, arguments: argparse.Namespa
         serving.await_service(url)
         with Client(url) as client:
             job = serving.optimized(client, case.path, dict(case.inputs), 1)
-            client.capacity(job, latency=bound)  # the first one measures what HTTP costs
+            client.capacity(job, latency=bound, over_http=True)  # the first one measures what HTTP costs
             began = time.monotonic()
-            answer = client.capacity(job, latency=bound)
+            answer = client.capacity(job, latency=bound, over_http=True)
             took = time.monotonic() - began
             row: Json = {"bound_ms": bound["seconds"] * 1e3, "answer_seconds": took, "answer": answer}
             if (chosen := answer["chosen"]) is None:

@@ -40,7 +40,9 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=bytes_of, metavar="2GiB", help="that the process may take")
     parser.add_argument("--seconds", type=float, default=15.0, help="to answer in (default: 15)")
     parser.add_argument(
-        "--in-process", action="store_true", help="in the queue and the model, without client and HTTP"
+        "--over-http",
+        action="store_true",
+        help="as a client on this machine sees it, not in the process alone",
     )
     service.add_arguments(parser)
 
@@ -54,7 +56,7 @@ def _capacity(client: Client, arguments: argparse.Namespace) -> int:
     bounds = {
         "latency": arguments.latency,
         "memory_bytes": arguments.memory,
-        "over_http": not arguments.in_process,
+        "over_http": arguments.over_http,
     }
     found = client.capacity(arguments.job, answer_seconds=arguments.seconds, **bounds)
     chosen = found["chosen"]

@@ -26,7 +26,8 @@ def finished(service: Served, text: str = "model") -> str:
 def test_the_answer_is_that_of_the_engine_for_the_jobs_shapes(service: Served) -> None:
     job = finished(service)
     with Client(str(service.http.base_url)) as here:
-        found = here.capacity(job, latency={"percentile": 95, "seconds": 0.02}, memory_bytes=2**31)
+        bounds = {"latency": {"percentile": 95, "seconds": 0.02}, "memory_bytes": 2**31}
+        found = here.capacity(job, over_http=True, **bounds)
     assert found["shapes"] == {"x": [1, 3]}
     assert found["chosen"]["predicted"]["latency"]["p99"] == 0.02
     assert found["configurations"][0]["memory_bytes"] == 2**31
@@ -79,13 +80,13 @@ def test_a_capacity_is_no_job_that_is_listed(service: Served) -> None:
 
 def test_the_command_prints_the_deployment(service: Served, capsys: pytest.CaptureFixture[str]) -> None:
     job, url = finished(service), ["--url", str(service.http.base_url)]
-    assert main(["capacity", job, "--latency", "p99=20ms", "--memory", "2GiB", *url]) == 0
+    assert main(["capacity", job, "--latency", "p99=20ms", "--memory", "2GiB", "--over-http", *url]) == 0
     text = capsys.readouterr().out
     assert f"stowplan deploy {job} --name NAME --instances 2 --threads 1" in text
     assert "predicted at 10.0 requests/s: 9.5/s, p50 10.00 ms, p99 20.00 ms" in text
     assert "verified by a load of 100 requests at random moments; with " in text
     assert "ms of processor time of client and HTTP each" in text
-    assert main(["capacity", job, "--in-process", *url]) == 0
+    assert main(["capacity", job, *url]) == 0
     assert "HTTP is not included" in capsys.readouterr().out
     assert main(["capacity", job, "--latency", "p51=1s", "--json", *url]) == 1, "it was not verified"
     assert json.loads(capsys.readouterr().out)["chosen"]["verified"] is False

@@ -121,8 +121,8 @@ async def find_capacity(job_id: JobId, body: CapacityRequest, service: ServiceOf
 
     A few configurations are measured under load, latencies under random arrivals of these and of the others
     are predicted, and the chosen one is verified by such a load, on cores that nothing else should use
-    meanwhile. Threads use the processor as a client and the API would: what a request costs them is measured
-    when it is needed first on a machine, which takes some seconds more.
+    meanwhile. With `over_http` threads use the processor as a client and the API would: what a request costs
+    them is measured when it is needed first on a machine, which takes some seconds more.
     """
     http = await _http_costs(service) if body.over_http else None
 

@@ -67,7 +67,7 @@ class CapacityRequest(Schema):
     memory_bytes: Size | None = Field(default=None, description="Of the process of the deployment.")
     answer_seconds: float = Field(default=15.0, ge=5.0, le=60.0, description="Time to measure and answer in.")
     over_http: bool = Field(
-        default=True,
+        default=False,
         description="As a client on this machine sees it; else in the process of the model.",
     )
 

@@ -113,8 +113,8 @@ def measure(request: Request) -> dict[str, Any]:
         ]
         keep = partial(keep_to, cores[:1])
         # Two columns share the executor's memory, so that caches hold it more often than the others': each
-        # turn begins with a run outside the clock.
-        settling = SETTLING if request.threads > 1 else SAMPLE
+        # turn begins with some runs outside the clock.
+        settling = SETTLING if request.threads > 1 else 10 * SAMPLE
         samples = in_turn(works, request.seconds, before=keep, settling=settling)
         for handle in handles:
             native.stowplan_destroy(handle)

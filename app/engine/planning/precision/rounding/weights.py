@@ -12,9 +12,8 @@ Array = np.ndarray[Any, Any]
 
 # Shares of the largest magnitude of a channel that are tried as the largest that its integers hold.
 SHARES = np.linspace(1.0, 0.6, 17)
-PART = (
-    1 << 15
-)  # weights whose scales are found at once: all that is computed of them stays in the second cache
+# Weights whose scales are found at once: all that is computed of them stays in the second cache.
+PART = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,10 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from http.client import HTTPConnection
 from importlib.metadata import version
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from app.engine.types.target import host
 from app.jobs.fingerprint import fingerprint
@@ -37,7 +39,6 @@ _MEASURING_SECONDS = 240.0
 _FILE = "http-costs.json"
 _NAME = "empty"
 _SPAWN = multiprocessing.get_context("spawn")
-_PIECE = 1 << 16
 
 Row = dict[str, float]
 
@@ -141,20 +142,18 @@ def _config(settings: Settings) -> ExecutorConfig:
 
 def _await_model(port: int, executor: BaseProcess) -> None:
     """Wait until the model is ready."""
-    request = f"GET /v2/models/{_NAME}/ready HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
     end = time.monotonic() + _READY_SECONDS
     while time.monotonic() < end and executor.is_alive():
         with contextlib.suppress(OSError), _connected(port) as connection:
-            _exchange(connection, request)
-            return
+            connection.request("GET", f"/v2/models/{_NAME}/ready")
+            if connection.getresponse().status == HTTPStatus.OK:
+                return
         time.sleep(0.05)
     raise TimeoutError("the service did not become ready")
 
 
-def _connected(port: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+def _connected(port: int) -> contextlib.closing[HTTPConnection]:
+    return contextlib.closing(HTTPConnection("127.0.0.1", port))
 
 
 def _row(port: int, api: BaseProcess, executor: BaseProcess, nbytes: int, answer: int) -> Row:
@@ -167,16 +166,16 @@ def _row(port: int, api: BaseProcess, executor: BaseProcess, nbytes: int, answer
 
 
 def _means(
-    connection: socket.socket, api: BaseProcess, executor: BaseProcess, nbytes: int, answer: int
+    connection: HTTPConnection, api: BaseProcess, executor: BaseProcess, nbytes: int, answer: int
 ) -> Row:
     """Seconds of a request of these sizes: means of many."""
-    request = _request(nbytes, answer)
+    body, headers = _request(nbytes, answer)
     for _ in range(_WARM):
-        _exchange(connection, request)
+        _exchange(connection, body, headers)
     sent = received = 0.0
     before = _processor_seconds(api), _processor_seconds(executor)
     for _ in range(_REQUESTS):
-        halves = _exchange(connection, request)
+        halves = _exchange(connection, body, headers)
         sent, received = sent + halves[0], received + halves[1]
     after = _processor_seconds(api), _processor_seconds(executor)
     return {
@@ -189,47 +188,29 @@ def _means(
     }
 
 
-def _request(nbytes: int, answer: int) -> bytes:
-    """An inference with so many bytes of binary data, whose answer has so many."""
+def _request(nbytes: int, answer: int) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of an inference with so many bytes of binary data, whose answer has so many."""
     shape = [answer, nbytes // answer]
     tensor = {"name": "x", "shape": shape, "datatype": "UINT8", "parameters": {"binary_data_size": nbytes}}
     header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-    head = (
-        f"POST /v2/models/{_NAME}/infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(header) + nbytes}"
-        f"\r\ninference-header-content-length: {len(header)}\r\n\r\n"
-    )
-    return head.encode() + header + bytes(nbytes)
+    return header + bytes(nbytes), {"inference-header-content-length": str(len(header))}
 
 
-def _exchange(connection: socket.socket, request: bytes) -> tuple[float, float]:
+def _exchange(connection: HTTPConnection, body: bytes, headers: dict[str, str]) -> tuple[float, float]:
     """Send a request and read its answer; processor seconds of both.
 
     Raises:
         ConnectionError: the answer is none of success.
     """
     began = time.thread_time()
-    connection.sendall(request)
+    connection.request("POST", f"/v2/models/{_NAME}/infer", body, headers)
     sent = time.thread_time()
-    received = b""
-    while (end := received.find(b"\r\n\r\n")) < 0:
-        received += _piece(connection)
-    head = received[:end].lower()
-    buffer = bytearray(_PIECE)
-    left = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0]) - (len(received) - end - 4)
-    while left > 0:
-        left -= connection.recv_into(buffer) or _ended()
-    if head.split()[1] != b"200":
-        raise ConnectionError(head.decode("latin-1"))
-    return sent - began, time.thread_time() - sent
-
-
-def _piece(connection: socket.socket) -> bytes:
-    """Bytes that have come; raises ConnectionError at their end."""
-    return connection.recv(_PIECE) or _ended()
-
-
-def _ended() -> NoReturn:
-    raise ConnectionError("the connection ended")
+    answer = connection.getresponse()
+    content = answer.read()
+    ended = time.thread_time()
+    if answer.status != HTTPStatus.OK:
+        raise ConnectionError(f"{answer.status}: {content.decode(errors='replace')}")
+    return sent - began, ended - sent
 
 
 def _processor_seconds(process: BaseProcess) -> float:

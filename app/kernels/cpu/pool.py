@@ -183,7 +183,7 @@ def _window(op: str) -> Window:
 
 
 def start_of(op: str, dtype: str) -> str:
-    """What a result of such elements starts from, as Python."""
+    """Start of the maximum of such elements, as Python."""
     kind, start = np.dtype(dtype), _window(op).start
     lowest = "-math.inf" if kind.kind == "f" else str(np.iinfo(kind).min)
     return f"{dtype}({lowest if start == 'lowest' else start})"

@@ -324,7 +324,7 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
                 i = low + _first_bit(left)
                 left &= left - 1
                 v = x[source + i * inner]
-                # Of equals the earlier one stays; the worst may be another by now.
+                # The earlier one of equals stays; the worst may be another by now.
                 if _before(v, i, worst, indices[at], largest):
                     y[at] = v
                     indices[at] = i

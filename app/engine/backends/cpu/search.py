@@ -95,21 +95,18 @@ def _scan_along(
 
 
 @after(_takes_ordered)
-def _top_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """A heap in the result compares what is rounded, which may be in another order."""
-    x, y = first_input(group), first_output(group)
-    if type_name(y) in {type_name(x), computed(x)}:
-        return None
-    return f"{y.name!r} is {type_name(y)}, the input {type_name(x)}"
-
-
-@after(_top_rejection)
 def _radix_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Digits of the elements are those of the result."""
+    """Reason why the digits of elements are not those of the result."""
     x, y = first_input(group), first_output(group)
-    if type_name(x) == type_name(y):
-        return None
-    return f"{y.name!r} is {type_name(y)}, the input {type_name(x)}"
+    is_same = type_name(x) == type_name(y)
+    return None if is_same else f"{y.name!r} is {type_name(y)}, the input {type_name(x)}"
+
+
+@after(_takes_ordered)
+def _top_rejection(group: Group, context: PlanningContext) -> str | None:
+    """Reason why a heap in the result, which compares what is rounded there, finds another order."""
+    is_exact = type_name(first_output(group)) == computed(first_input(group))
+    return None if is_exact else _radix_rejection(group, context)
 
 
 def _lower_top(group: Group, _context: PlanningContext) -> tuple[Call, ...]:

@@ -16,19 +16,25 @@ ROW_COLUMNS = 512  # columns of a product of one row: their sums stay in the fir
 
 
 @after(rejection)
+def _plain_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Reason why sums of floats that nothing follows are not what is asked."""
+    if group.epilogue:
+        return f"{[n.op_type for n in group.epilogue]} follow"
+    kind = graph.element_type(group.outputs[0])
+    return None if kind.kind == "f" else f"elements are {kind}; this one adds floats"
+
+
+@after(_plain_rejection)
 def _row_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why no product of single rows with matrices that change applies."""
     product = product_of(group)
-    if group.epilogue:
-        return f"{[n.op_type for n in group.epilogue]} follow"
     if product.m != 1:
         return f"the first operand has {product.m} rows; this one takes 1"
     if product.b_strides[1] != 1:
         return "the second operand is transposed"
     if graph.is_constant(product.b):
         return f"{product.b.name!r} is a constant, which is packed offline"
-    kind = graph.element_type(group.outputs[0])
-    return None if kind.kind == "f" else f"elements are {kind}; this one adds floats"
+    return None
 
 
 def _row_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, ...]:
@@ -46,18 +52,15 @@ def _row_predicted(group: Group, context: PlanningContext) -> float:
     return group_roofline(group, context, flops(group), 0.2)
 
 
-@after(rejection)
+@after(_plain_rejection)
 def _dot_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why no product of rows with a vector applies."""
     product = product_of(group)
-    if group.epilogue:
-        return f"{[n.op_type for n in group.epilogue]} follow"
     if product.n != 1:
         return f"the second operand has {product.n} columns; this one takes 1"
     if (product.k > 1 and product.a_strides[1] != 1) or product.b_strides[0] not in (1, product.n):
         return "an operand is transposed"
-    kind = graph.element_type(group.outputs[0])
-    return None if kind.kind == "f" else f"elements are {kind}; this one adds floats"
+    return None
 
 
 def _dot_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, ...]:

@@ -171,7 +171,7 @@ class Filled:
         self._inputs = {v.name or "": executor.array(v) for v in model.inputs}
         self._outputs = {v.name or "": executor.array(v) for v in model.outputs}
         self._bounded = bounded
-        # Of the executor no more is kept: there may be thousands of programs.
+        # No more of the executor is kept: there may be thousands of programs.
         self._work = [segment.work for segment in executor.segments]
         self.arena_bytes = arena_bytes
         self._memory = memory

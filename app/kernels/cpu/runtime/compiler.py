@@ -13,7 +13,6 @@ import importlib.util
 import logging
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from numba import types
 
 from app.kernels.cpu.codegen import linking, memory
 from app.kernels.cpu.codegen.machine_code import address_of
-from app.kernels.cpu.codegen.pipeline import compile_callback, object_path
+from app.kernels.cpu.codegen.pipeline import compile_callback, object_path, write_whole
 from app.kernels.cpu.runtime import driver
 from app.kernels.cpu.runtime.processor import Processor, compiled_for
 from app.kernels.garbage import uncollected
@@ -52,7 +51,7 @@ _SCALARS = {
 HOPELESS = 60  # spills, twice: the vectors are wider than the machine's, which no other unrolling helps
 
 
-# What `Compiler.compile` is asked for: kernel, types of its arguments, static arguments, takes_thread.
+# Arguments of `Compiler.compile`: kernel, types of its arguments, static arguments, takes_thread.
 Request: TypeAlias = tuple[str, tuple[str, ...], tuple[object, ...] | None, bool]
 
 PREFIX = "stowplan_kernel_"  # of the symbols of kernels
@@ -233,16 +232,7 @@ class Compiler:
             return self._modules[name]
         path = self._generated / f"{name}.py"
         if not path.exists():
-            # Written aside and renamed, so that no other process reads half a file. The time
-            # stamp is part of numba's key: the first writer wins.
-            with tempfile.NamedTemporaryFile("w", dir=self._generated, suffix=".tmp", delete=False) as file:
-                file.write(source)
-            try:
-                os.link(file.name, path)
-            except FileExistsError:
-                pass
-            finally:
-                Path(file.name).unlink()
+            write_whole(path, source.encode())
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None

@@ -11,7 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from app.engine.core import graph
-from app.engine.core.program import Program
+from app.engine.core.program import Program, Step
 from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Streamed
@@ -70,6 +70,19 @@ def test_a_bottleneck_with_a_residual_sum(rows: int, tmp_path: Path, compiler: C
     check(net, rows, tmp_path, 16, compiler)
 
 
+def check_written_over(net: Network, plans: Plans, program: Program, compiler: Compiler) -> Step:
+    """The stream of a program, whose first input and its result share bytes; outputs are those without it."""
+    (stream,) = (s for s in program.steps if isinstance(s.group, StreamGroup))
+    (source, result) = stream.choice.inplace[0]
+    values = program.placement.values
+    assert values[source].offset == values[result].offset
+    x = np.random.default_rng(0).standard_normal((1, *net.first)).astype(np.float32)
+    (expected, _) = runs(plans.plain, x, compiler)
+    for found in (*runs(program, x, compiler), run_forgetting(program, x, compiler)):
+        np.testing.assert_array_equal(found, expected)
+    return stream
+
+
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_residual_sum_is_written_over_the_input_of_its_stream(
@@ -89,14 +102,7 @@ def test_a_residual_sum_is_written_over_the_input_of_its_stream(
     groups = [s.group for s in plans.plain.steps if s.group.op == "Conv"]
     names = tuple(g.name for g in groups if graph.static_shape(graph.operand(g.anchor, 1))[2] == 3)
     program = plans.planned(Streamed(names, (rows,) * 2))
-    (stream,) = (s for s in program.steps if isinstance(s.group, StreamGroup))
-    (source, result) = stream.choice.inplace[0]
-    values = program.placement.values
-    assert values[source].offset == values[result].offset
-    x = np.random.default_rng(0).standard_normal((1, *net.first)).astype(np.float32)
-    (expected, _) = runs(plans.plain, x, compiler)
-    for found in (*runs(program, x, compiler), run_forgetting(program, x, compiler)):
-        np.testing.assert_array_equal(found, expected)
+    check_written_over(net, plans, program, compiler)
 
 
 def test_a_residual_that_an_earlier_group_reads_is_written_over(tmp_path: Path, compiler: Compiler) -> None:
@@ -111,15 +117,8 @@ def test_a_residual_that_an_earlier_group_reads_is_written_over(tmp_path: Path, 
     plans = Plans(net.save(tmp_path), target_of(8), fast=False)
     groups = [s.group for s in plans.plain.steps if s.group.op == "Conv"]
     program = plans.planned(Streamed((groups[2].name, groups[3].name), (3, 3)))
-    (stream,) = (s for s in program.steps if isinstance(s.group, StreamGroup))
+    stream = check_written_over(net, plans, program, compiler)
     assert before in [v.name for v in stream.group.inputs]
-    (source, result) = stream.choice.inplace[0]
-    values = program.placement.values
-    assert values[source].offset == values[result].offset
-    x = np.random.default_rng(0).standard_normal((1, *net.first)).astype(np.float32)
-    (expected, _) = runs(plans.plain, x, compiler)
-    for found in (*runs(program, x, compiler), run_forgetting(program, x, compiler)):
-        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("lanes", [8, 16])

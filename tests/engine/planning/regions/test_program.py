@@ -74,14 +74,19 @@ def test_the_peak_by_formula_is_that_of_the_plan(seed: int, tmp_path: Path) -> N
         peak_at(document, {name: (99, *dims[1:]) for name, dims in shapes.items()})
 
 
-def test_workspaces_without_a_formula_have_a_table_of_all_shapes_of_a_large_region(tmp_path: Path) -> None:
-    """Equal layers share it, and one of them is lowered."""
-    rng = np.random.default_rng(0)
+def equal_layers(rng: np.random.Generator) -> Network:
     found = Network("float[n, l, 96] x", {"x": ["n<=4", "l<=320", 96]})
     x = "x"
     for _ in range(3):
         x = found.add(f"Tanh ({found.add(f'MatMul ({x}, {found.weight(96, 96, rng=rng)})')})")
     found.outputs = [x]
+    return found
+
+
+def test_workspaces_without_a_formula_have_a_table_of_all_shapes_of_a_large_region(tmp_path: Path) -> None:
+    """Equal layers share it, and one of them is lowered."""
+    rng = np.random.default_rng(0)
+    found = equal_layers(rng)
     program = planned(found.save(tmp_path / "net.onnx"), found.spelled)
     document = json.loads(json.dumps(memory_formulas(program)))
     (piece,) = document["pieces"]
@@ -100,11 +105,7 @@ def test_equal_layers_have_the_rows_that_each_would_have_alone(
 ) -> None:
     """Their rows are put in order once a shape."""
     rng = np.random.default_rng(0)
-    found = Network("float[n, l, 96] x", {"x": ["n<=4", "l<=320", 96]})
-    x = "x"
-    for _ in range(3):
-        x = found.add(f"Tanh ({found.add(f'MatMul ({x}, {found.weight(96, 96, rng=rng)})')})")
-    found.outputs = [x]
+    found = equal_layers(rng)
     (piece,) = planned(found.save(tmp_path / "net.onnx"), found.spelled).pieces
     points = [piece.region.at(index) for index in (0, 1, 700, piece.region.count - 1)]
 

@@ -47,7 +47,7 @@ def rounded(site: Site, row: Candidate) -> Rounded:
 
 
 def _best_scales(lying: Array, limit: int) -> Array:
-    """Of each run of elements along the last axis, the scale that loses least."""
+    """The scale that loses least, of each run of elements along the last axis."""
     largest = np.abs(lying).max(axis=-1, keepdims=True, initial=0.0)
     # A subnormal scale would lose the digits of its quotients.
     largest = np.where(largest < limit * np.finfo(np.float32).tiny, np.float32(limit), largest)

@@ -6,7 +6,8 @@ Every model and thread count has a process of its own, in which all take turns o
 are whole calls from Python with arrays in and out. Milliseconds are the tenth percentile over the rounds, the
 first two ratios those of these percentiles, the other two medians of round by round. `create` is what loading
 the library and making an instance takes in a new process, weights mapped; `first` what importing the module
-and the first result take there, beyond numpy's import: medians in milliseconds. `bytes` says whether every
+and the first result take there, beyond numpy's import: medians in milliseconds. `export` is what writing the
+archive for C takes of a planned program whose kernels are compiled, in seconds. `bytes` says whether every
 output of the library and of the operator has the executor's bytes.
 """
 
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -32,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.engine.core.registry import load as load_registry
+from app.engine.export.artifacts import write_libraries
 from app.engine.export.custom_operator import graph
 from app.engine.export.library import Library, library
 from app.engine.export.wheel import module_name, wheel
@@ -73,12 +76,13 @@ module.InferenceSession(int(threads)).run(None, inputs)
 print(time.perf_counter() - start)
 """
 RATIOS = ("mapped / executor", "copied / executor", "onnxruntime / wheel", "onnxruntime / operator")
+STARTING = ("create", "first", "export")
 MAPPED, COPIED = 0, 1
 
 
 def measure(request: Request) -> dict[str, Any]:
     """Milliseconds of each column, and whether bytes are equal."""
-    options = replace(request.options, threads=request.threads, backends=("numba-cpu",))
+    options = replace(request.options, threads=request.threads, backends=("numba-cpu",), export=("c",))
     case = recorded_inputs(request.path)
     bindings = models.bindings_of(case) if case else Bindings()
     compilation = session.canonical(load(request.path), host(), options, bindings, load_registry())
@@ -89,10 +93,13 @@ def measure(request: Request) -> dict[str, Any]:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cores = stack.enter_context(pinned(request.threads))
         program = session.planned(session.tuned(compilation, options, compiler), options)
-        made = library(program, compiler, request.path.stem)
         executor = stack.enter_context(closing(Executor(program, compiler, cores=cores)))
-        module = _module(wheel(made, ""), module_name(made), scratch)
-        (scratch / "model.so").write_bytes(made.shared)
+        start = time.perf_counter()
+        write_libraries(program, compiler, scratch, request.path.stem)
+        export = time.perf_counter() - start
+        made = library(program, compiler, request.path.stem)
+        module = _module(made, scratch)
+        (scratch / "model.so").write_bytes(made.shared.content)
         native = ctypes.CDLL(str(scratch / "model.so"))
         handles = [_created(native, request.threads, flags) for flags in (MAPPED, COPIED)]
         wheel_session = stack.enter_context(closing(module.InferenceSession(request.threads)))
@@ -131,8 +138,9 @@ def measure(request: Request) -> dict[str, Any]:
         "onnxruntime / operator": _ratio(samples, "onnxruntime", "operator"),
         "create": create * 1e3,
         "first": first * 1e3,
+        "export": export,
         "bytes": all(equal),
-        "size": len(made.shared),
+        "size": len(made.shared.content),
     }
 
 
@@ -150,7 +158,7 @@ def _ratio(samples: np.ndarray[Any, Any], a: str, b: str) -> float:
 def _session(made: Library, folder: Path, threads: int) -> Any:
     """A session of onnxruntime in which the library is the only operator."""
     path = folder / "operator.so"
-    path.write_bytes(made.shared)
+    path.write_bytes(made.shared.content)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # the operator has threads of its own
     options.add_session_config_entry("stowplan.threads", str(threads))
@@ -158,9 +166,11 @@ def _session(made: Library, folder: Path, threads: int) -> Any:
     return onnxruntime.InferenceSession(graph(made), options, providers=["CPUExecutionProvider"])
 
 
-def _module(content: bytes, name: str, folder: Path) -> Any:
+def _module(made: Library, folder: Path) -> Any:
     """The module of a wheel, imported from where it is unpacked."""
-    with zipfile.ZipFile(io.BytesIO(content)) as file:
+    name, content = module_name(made), io.BytesIO()
+    wheel(made, "", content)
+    with zipfile.ZipFile(content) as file:
         file.extractall(folder)
     spec = importlib.util.spec_from_file_location(name, folder / name / "__init__.py")
     assert spec is not None
@@ -203,7 +213,7 @@ def main(line: Sequence[str] | None = None) -> None:
     parser.add_argument("--untuned", action="store_true", help="plan by predicted times alone")
     parser.add_argument("--kernels", type=Path, default=Settings().data / "kernels")
     arguments = parser.parse_args(line)
-    table = Table("model", "threads", *COLUMNS, *RATIOS, "create", "first", "bytes")
+    table = Table("model", "threads", *COLUMNS, *RATIOS, *STARTING, "bytes")
     console = Console(width=170)
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.names:
@@ -220,7 +230,7 @@ def main(line: Sequence[str] | None = None) -> None:
                     continue
                 times = [f"{row['milliseconds'][column]:.3f}" for column in COLUMNS]
                 told = [f"{row[ratio]:.3f}" for ratio in RATIOS]
-                told += [f"{row[column]:.1f}" for column in ("create", "first")]
+                told += [f"{row[column]:.1f}" for column in STARTING]
                 table.add_row(name, str(threads), *times, *told, "equal" if row["bytes"] else "DIFFERENT")
     console.print(table)
 

@@ -1,6 +1,7 @@
 """Commands that read and write files without a server: values, extract, compose, convert and join-wheels."""
 
 import argparse
+import io
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -203,7 +204,8 @@ def join_wheels(arguments: argparse.Namespace) -> None:
     """Write the wheel, and print its path."""
     from app.engine.export.wheel import joined
 
-    name, content = joined([path.read_bytes() for path in arguments.wheels])
+    content = io.BytesIO()
+    name = joined([io.BytesIO(path.read_bytes()) for path in arguments.wheels], content)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / name).write_bytes(content)
+    (arguments.out / name).write_bytes(content.getbuffer())
     print(arguments.out / name)

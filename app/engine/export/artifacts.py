@@ -1,17 +1,19 @@
 """The libraries that a job leaves, as its options ask for."""
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from app.engine.core.program import Program
 from app.engine.export.custom_operator import operator_archive
 from app.engine.export.examples import examples
 from app.engine.export.library import Library, library
 from app.engine.export.package import archive, archive_name
-from app.engine.export.static_program import static_archive, static_program
+from app.engine.export.static_program import static_archive, static_name, static_program
 from app.engine.export.wheel import wheel, wheel_name
 from app.engine.report import text
 from app.engine.types.options import Export
@@ -32,32 +34,36 @@ class _Exported:
         return library(self.program, self.compiler, self.name)
 
 
-# File name, content, and the description that examples are written from.
-_Made = tuple[str, bytes, Mapping[str, object]]
+# File name, and the description that examples are written from.
+_Made = tuple[str, Mapping[str, object]]
 
 
-def _archive(exported: _Exported) -> _Made:
+def _archive(exported: _Exported, into: IO[bytes]) -> _Made:
     made = exported.library
-    return f"{archive_name(made.metadata)}.tar.gz", archive(made), made.metadata
+    archive(made, into)
+    return f"{archive_name(made.metadata)}.tar.gz", made.metadata
 
 
-def _wheel(exported: _Exported) -> _Made:
+def _wheel(exported: _Exported, into: IO[bytes]) -> _Made:
     made = exported.library
-    return wheel_name(made), wheel(made, text.text(exported.program.compilation)), made.metadata
+    wheel(made, text.text(exported.program.compilation), into)
+    return wheel_name(made), made.metadata
 
 
-def _operator(exported: _Exported) -> _Made:
+def _operator(exported: _Exported, into: IO[bytes]) -> _Made:
     made = exported.library
-    return f"{archive_name(made.metadata)}-ort.tar.gz", operator_archive(made), made.metadata
+    operator_archive(made, into)
+    return f"{archive_name(made.metadata)}-ort.tar.gz", made.metadata
 
 
-def _static(exported: _Exported) -> _Made:
+def _static(exported: _Exported, into: IO[bytes]) -> _Made:
     made = static_program(exported.program, exported.compiler, exported.name)
-    return *static_archive(made), made.metadata
+    static_archive(made, into)
+    return f"{static_name(made)}.tar.gz", made.metadata
 
 
 # The artifact of each kind, and what makes it.
-KINDS: dict[Export, tuple[str, Callable[[_Exported], _Made]]] = {
+KINDS: dict[Export, tuple[str, Callable[[_Exported, IO[bytes]], _Made]]] = {
     "c": ("library.tar.gz", _archive),
     "wheel": ("module.whl", _wheel),
     "ort": ("operator.tar.gz", _operator),
@@ -75,12 +81,15 @@ def write_libraries(program: Program, compiler: Compiler, folder: Path, name: st
     found: dict[str, object] = {}
     for kind in dict.fromkeys(program.compilation.options.export):
         artifact, make = KINDS[kind]
-        filename, content, told = make(exported)
-        (folder / artifact).write_bytes(content)
+        with (folder / artifact).open("w+b") as file:
+            filename, told = make(exported, file)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         found[artifact] = {
             "filename": filename,
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
+            "bytes": size,
+            "sha256": digest,
             "examples": examples(kind, told, filename),
         }
     return found

@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 import onnx_ir as ir
 
 from app.engine.export.examples import graph_name
 from app.engine.export.library import Library
-from app.engine.export.package import archive_name, packed, read_me
+from app.engine.export.package import Content, archive_name, read_me, write_archive
 from app.engine.report.onnx import proto_of
 
 OPERATOR = "CompiledModel"
@@ -53,15 +53,15 @@ def graph(library: Library) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def operator_archive(library: Library) -> bytes:
-    """A `.tar.gz` with the graph, the library and what describes them."""
+def operator_archive(library: Library, into: IO[bytes]) -> None:
+    """Write a `.tar.gz` with the graph, the library and what describes them."""
     name = graph_name(library.metadata)
-    files = {
-        name: graph(library),
-        "model.so": library.shared,
-        "README": read_me(READ_ME, library.metadata, graph=name).encode(),
+    files: dict[str, Content] = {
+        name: [graph(library)],
+        "model.so": library.shared.parts,
+        "README": [read_me(READ_ME, library.metadata, graph=name).encode()],
     }
-    return packed(f"{archive_name(library.metadata)}-ort", files, library.metadata)
+    write_archive(f"{archive_name(library.metadata)}-ort", files, library.metadata, into)
 
 
 def _listed(told: Mapping[str, object], kind: str) -> list[dict[str, Any]]:

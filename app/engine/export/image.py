@@ -3,6 +3,7 @@
 `app/kernels/library/program.h` has the same structures in C.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,22 +85,33 @@ class JumpRow:
 
 
 class Blob:
-    """Arrays one after another, each on a cache line; equal ones once."""
+    """Arrays one after another, each on a cache line; equal ones once.
+
+    Attributes:
+        parts: the bytes, in pieces; those of the arrays are not copied.
+        size: bytes of all.
+    """
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | memoryview] = []
         self.size = 0
-        self._at: dict[bytes, int] = {}
+        self._at: dict[bytes, int] = {}  # offsets by SHA-256
 
     def put(self, array: np.ndarray[Any, Any]) -> int:
-        """Offset of an array's bytes."""
-        content = np.ascontiguousarray(array).tobytes()
-        if content not in self._at:
-            self._at[content] = self.size
+        """Offset of an array's bytes; the array stays as it is."""
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._at:
+            self._at[digest] = self.size
             padding = -len(content) % ALIGNMENT
             self.parts += [content, bytes(padding)]
             self.size += len(content) + padding
-        return self._at[content]
+        return self._at[digest]
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the bytes."""
+        return hashlib.sha256(b"".join(self._at)).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,25 @@ from app.engine.export.image import WEIGHTS_SYMBOL, Image, assembly, description
 from app.engine.export.processors import processor_of
 from app.engine.types.errors import ExportError
 from app.kernels.cpu.runtime.compiler import Compiler
-from app.kernels.library.elf import LinkError, data_object
+from app.kernels.library.elf import LinkError
 from app.kernels.library.joining import joined
 from app.kernels.library.kernel_objects import kernel_objects
-from app.kernels.library.linker import MARGIN, shared_library
+from app.kernels.library.linker import SharedLibrary, Weights, shared_library
 from app.kernels.library.object_file import API, HERE, Emitter
-from app.kernels.library.relocations import MACHINES
 
 SONAME = "model.so"
+ASSEMBLY = """\
+/* The weights of model.o, out of the shared library beside this file. */
+    .section .rodata.weights, "a", @progbits
+    .globl {symbol}
+    .hidden {symbol}
+    .type {symbol}, @object
+    .balign 4096
+{symbol}:
+    .incbin "{file}", {at}, {size}
+    .size {symbol}, {size}
+    .section .note.GNU-stack, "", @progbits
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +37,14 @@ class Library:
 
     Attributes:
         shared: the shared library.
-        code, weights: two objects to link a program with.
+        code: object to link a program with.
+        weights: assembly of the constants that the object needs, which takes them out of the shared library.
         header: of the C interface.
     """
 
-    shared: bytes
+    shared: SharedLibrary
     code: bytes
-    weights: bytes
+    weights: str
     header: str
     metadata: Mapping[str, object]
 
@@ -57,18 +69,19 @@ def library(program: Program, compiler: Compiler, name: str) -> Library:
         objects = kernel_objects(found.symbols, compiler, processor)
         tables = Emitter(processor).of_assembly(assembly(found, processor.features, told))
         code = joined([tables, *objects], API)
-        shared = shared_library(code, API, SONAME, (WEIGHTS_SYMBOL, found.weights.parts))
+        weights = Weights(WEIGHTS_SYMBOL, found.weights.parts, found.weights.digest)
+        shared = shared_library(code, API, SONAME, weights)
     except LinkError as cause:
         raise ExportError(f"the library cannot be linked: {cause}") from cause
-    content = b"".join([*found.weights.parts, bytes(MARGIN)])
-    weights = data_object(WEIGHTS_SYMBOL, content, MACHINES[processor.architecture])
-    return Library(shared, code, weights, (HERE / "model.h").read_text(encoding="utf-8"), told)
+    assembled = ASSEMBLY.format(
+        symbol=WEIGHTS_SYMBOL, file=SONAME, at=shared.weights_at, size=shared.weights_bytes
+    )
+    return Library(shared, code, assembled, (HERE / "model.h").read_text(encoding="utf-8"), told)
 
 
 def _digest(found: Image, told: Mapping[str, object]) -> str:
     """Digest of a program and its weights, by which the graph of one operator finds its library."""
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     digest.update(repr(found.rows).encode())
-    for part in found.weights.parts:
-        digest.update(part)
+    digest.update(found.weights.digest)
     return digest.hexdigest()[:16]

@@ -6,6 +6,7 @@ A run is one function that calls the kernels in turn; addresses and jumps are in
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import onnx_ir as ir
 
@@ -25,7 +26,7 @@ from app.engine.export.image import (
     image,
     onnx_type,
 )
-from app.engine.export.package import archive_name, packed, read_me
+from app.engine.export.package import Content, archive_name, read_me, write_archive
 from app.engine.export.processors import processor_of
 from app.engine.types.errors import ExportError
 from app.kernels.cpu.runtime.compiler import Compiler
@@ -204,16 +205,20 @@ def identifier(title: str) -> str:
     return f"model_{name}" if name[0].isdigit() else name
 
 
-def static_archive(made: StaticProgram) -> tuple[str, bytes]:
-    """File name and content of a `.tar.gz` with the object and its header."""
-    folder = f"{archive_name(made.metadata)}-static"
-    files = {
-        f"{made.name}.o": made.code,
-        f"{made.name}.h": made.header.encode(),
-        "example.c": made.example.encode(),
-        "README": read_me(_READ_ME, made.metadata).encode(),
+def static_name(made: StaticProgram) -> str:
+    """Name of the folder of an archive."""
+    return f"{archive_name(made.metadata)}-static"
+
+
+def static_archive(made: StaticProgram, into: IO[bytes]) -> None:
+    """Write a `.tar.gz` with the object and its header."""
+    files: dict[str, Content] = {
+        f"{made.name}.o": [made.code],
+        f"{made.name}.h": [made.header.encode()],
+        "example.c": [made.example.encode()],
+        "README": [read_me(_READ_ME, made.metadata).encode()],
     }
-    return f"{folder}.tar.gz", packed(folder, files, made.metadata)
+    write_archive(static_name(made), files, made.metadata, into)
 
 
 def _names(content: bytes) -> set[str]:

@@ -103,16 +103,49 @@ class _Layout:
         return [p for part in (READ, CODE, RELRO, DATA, BSS, WEIGHTS) for p in self.parts[part]]
 
 
-def shared_library(
-    obj: bytes, exports: Sequence[str], soname: str, weights: tuple[str, Sequence[bytes]]
-) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Constants of a library.
+
+    Attributes:
+        symbol: that the object refers to.
+        parts: the bytes that it names, in pieces.
+        digest: of the bytes.
+    """
+
+    symbol: str
+    parts: Sequence[bytes | memoryview]
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLibrary:
+    """A shared library.
+
+    Attributes:
+        parts: the file, in pieces.
+        weights_at: offset of the weights in the file.
+        weights_bytes: of the weights, with the margin behind them.
+    """
+
+    parts: Sequence[bytes | memoryview]
+    weights_at: int
+    weights_bytes: int
+
+    @property
+    def content(self) -> bytes:
+        """The file in one piece."""
+        return b"".join(self.parts)
+
+
+def shared_library(obj: bytes, exports: Sequence[str], soname: str, weights: Weights) -> SharedLibrary:
     """A shared library.
 
     Args:
         obj: relocatable object, position-independent, small code model.
         exports: names of the functions that users of the library see.
         soname: name that the library is linked by.
-        weights: symbol that the object refers to, and the bytes that it names.
+        weights: what it holds beside the object.
 
     Raises:
         LinkError: the object calls what is unknown to `imported`, or has an unknown relocation.
@@ -126,11 +159,11 @@ class _Linker:
         obj: RelocatableObject,
         exports: Sequence[str],
         soname: str,
-        weights: tuple[str, Sequence[bytes]],
+        weights: Weights,
     ) -> None:
         self.obj = obj
-        self.weights_symbol, blobs = weights
-        self.imports = [i for i in obj.imports if obj.symbols[i].name != self.weights_symbol]
+        self.given = weights
+        self.imports = [i for i in obj.imports if obj.symbols[i].name != self.given.symbol]
         found = {i: imported(obj.symbols[i].name, obj.machine.architecture) for i in self.imports}
         self.bound = {i: pair for i, pair in found.items() if pair is not None}
         unknown = sorted(obj.symbols[i].name for i, pair in found.items() if pair is None)
@@ -144,9 +177,9 @@ class _Linker:
         self.layout = _Layout(obj.machine.page)
         self.strings = StringTable()
         self._dynamic_symbols = [*self.imports, *self.exports]
-        self._make_pieces(soname, blobs)
+        self._make_pieces(soname)
 
-    def _make_pieces(self, soname: str, blobs: Sequence[bytes]) -> None:
+    def _make_pieces(self, soname: str) -> None:
         self._make_tables(soname)
         self.frames: _Piece | None = None
         self.placed: dict[int, _Piece] = {}
@@ -163,8 +196,8 @@ class _Linker:
         size = 16 * (16 + len(self.needed))
         self.dynamic = self._add(RELRO, ".dynamic", DYNAMIC, size, WRITE, entry=16, link=".dynstr")
         self.weights = self._add(WEIGHTS, ".stowplan.weights", PROGBITS, 0, alignment=self.layout.page)
-        self.weights.content += b"".join(blobs)
-        self.weights.content += bytes(MARGIN)  # loads whose masked lanes lie behind the last array
+        # Loads whose masked lanes lie behind the last array read the margin.
+        self.weights.size = sum(map(len, self.given.parts)) + MARGIN
 
     def _make_tables(self, soname: str) -> None:
         """Tables that the loader reads first: names, versions, relocations."""
@@ -236,8 +269,8 @@ class _Linker:
                 )
         return bytearray(table), need
 
-    def linked(self) -> bytes:
-        """The file."""
+    def linked(self) -> SharedLibrary:
+        """The library."""
         heads = 9
         self.layout.place(HEADER.size + heads * SEGMENT.size)
         self._bind()
@@ -250,7 +283,7 @@ class _Linker:
 
     def _address(self, symbol: int) -> int:
         found = self.obj.symbols[symbol]
-        if found.name == self.weights_symbol:
+        if found.name == self.given.symbol:
             return self.weights.address
         return self.placed[found.section].address + found.value
 
@@ -371,16 +404,16 @@ class _Linker:
             found.append((0x6474E550, 4, self.frame_table.address, size, size, 4))
         return found
 
-    def _file(self, segments: Sequence[tuple[int, ...]]) -> bytes:
+    def _file(self, segments: Sequence[tuple[int, ...]]) -> SharedLibrary:
         pieces = self.layout.pieces
         names = StringTable()
-        end = max(p.address + len(p.content) for p in pieces)
-        out = bytearray(end)
+        weights = self.weights
+        out = bytearray(weights.address)
         for piece in pieces:
             out[piece.address : piece.address + len(piece.content)] = piece.content
         # The id is a digest of everything else.
         note = struct.pack("<III4s", 4, 20, 3, b"GNU\0")
-        digest = hashlib.sha1(out, usedforsecurity=False).digest()
+        digest = hashlib.sha1(out + self.given.digest, usedforsecurity=False).digest()
         out[self.note.address : self.note.address + 36] = note + digest
         order = {p.name: n for n, p in enumerate(pieces, 1)}
         table = bytearray(SECTION.size)
@@ -388,30 +421,20 @@ class _Linker:
             head = (names.put(p.name), p.kind, p.flags, p.address, p.address, p.length)
             table += SECTION.pack(*head, order.get(p.link, 0), p.info, p.alignment, p.entry)
         name = names.put(".shstrtab")
-        strings_at = len(out)
+        strings_at = weights.address + weights.size
         table += SECTION.pack(name, STRTAB, 0, 0, strings_at, len(names.content), 0, 0, 1, 0)
-        out += names.content
-        out += bytes(-len(out) % 8)
-        start = (
-            MAGIC,
-            SHARED,
-            self.obj.machine.number,
-            1,
-            0,
-            HEADER.size,
-            len(out),
-            0,
-            HEADER.size,
-            SEGMENT.size,
-        )
-        out += table
+        names.content += bytes(-(strings_at + len(names.content)) % 8)
+        table_at = strings_at + len(names.content)
+        number = self.obj.machine.number
+        start = (MAGIC, SHARED, number, 1, 0, HEADER.size, table_at, 0, HEADER.size, SEGMENT.size)
         sections = len(pieces) + 2
         HEADER.pack_into(out, 0, *start, len(segments), SECTION.size, sections, sections - 1)
         for n, (kind, flags, at, in_file, in_memory, alignment) in enumerate(segments):
             SEGMENT.pack_into(
                 out, HEADER.size + n * SEGMENT.size, kind, flags, at, at, at, in_file, in_memory, alignment
             )
-        return bytes(out)
+        parts = (bytes(out), *self.given.parts, bytes(MARGIN), bytes(names.content + table))
+        return SharedLibrary(parts, weights.address, weights.size)
 
 
 def _copy(section: Section) -> _Piece:

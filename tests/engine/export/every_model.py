@@ -126,13 +126,13 @@ def compared_shared(program: Program, compiler: Compiler, pairs: Pairs, scratch:
     start = time.monotonic()
     made = library(program, compiler, "model")
     seconds = time.monotonic() - start
-    told = f"{len(pairs)} inputs, {len(made.shared)} byte, made in {seconds:.1f} s"
+    told = f"{len(pairs)} inputs, {len(made.shared.content)} byte, made in {seconds:.1f} s"
     if made.metadata["architecture"] == "aarch64":
         at = unpacked_in(scratch, made)
         for inputs, outputs in pairs:
             compare(emulated(at, inputs, PROCESSORS[program.compilation.target.name]), outputs)
         return told
-    (scratch / "model.so").write_bytes(made.shared)
+    (scratch / "model.so").write_bytes(made.shared.content)
     check_needs(scratch / "model.so")
     native = ctypes.CDLL(str(scratch / "model.so"))
     for count in THREADS:

@@ -1,6 +1,5 @@
 """Libraries for 64-bit ARM: the bytes of the same plan here, run by an emulator of the processor."""
 
-import io
 import re
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from app.engine.types.target import find
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.processor import ARCHITECTURE
 from app.kernels.library.object_file import API
+from tests.engine.export.files import written
 from tests.engine.export.test_cross_library import NET
 from tests.engine.export.test_library import Array, drawn, planned, whole
 
@@ -38,7 +38,7 @@ SHARED = ("-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN")
 
 def unpacked_in(folder: Path, made: Library) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
+    with tarfile.open(fileobj=written(archive, made)) as tar:
         tar.extractall(folder, filter="data")
     return folder / archive_name(made.metadata)
 
@@ -82,7 +82,7 @@ def unpacked(made: Library, folder: Path) -> Path:
 
 @needs_emulator
 @pytest.mark.parametrize(
-    "link", [SHARED, ("model.o", "weights.o", "-lm", "-lpthread")], ids=["shared", "static"]
+    "link", [SHARED, ("model.o", "weights.s", "-lm", "-lpthread")], ids=["shared", "static"]
 )
 def test_every_byte_is_the_executors_of_the_same_plan(
     made: Library, program: Program, compiler: Compiler, link: Sequence[str], tmp_path: Path

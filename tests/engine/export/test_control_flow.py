@@ -73,7 +73,7 @@ net (float[1, 2, 3, 3] x, bool c) => (float[1, 2, 1, 1] y)
 def compared(program: Program, compiler: Compiler, folder: Path, runs: list[Mapping[str, Array]]) -> None:
     """Run the executor and the library on the same inputs, in one instance each."""
     path = folder / "model.so"
-    path.write_bytes(library(program, compiler, "a loop").shared)
+    path.write_bytes(library(program, compiler, "a loop").shared.content)
     native = ctypes.CDLL(str(path))
     names = [v.name or "" for v in program.compilation.graph.inputs]
     with closing(Executor(program, compiler)) as executor, instance(native) as handle:

@@ -72,7 +72,7 @@ def executor(program: Program, compiler: Compiler) -> Iterator[Executor]:
 def test_every_byte_is_the_executors_of_the_same_plan(
     program: Program, made: Library, executor: Executor, tmp_path: Path, threads: int
 ) -> None:
-    (tmp_path / "model.so").write_bytes(made.shared)
+    (tmp_path / "model.so").write_bytes(made.shared.content)
     loaded = ctypes.CDLL(str(tmp_path / "model.so"))
     with instance(loaded, threads) as handle:
         for seed in range(3):

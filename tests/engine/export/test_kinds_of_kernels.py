@@ -50,7 +50,7 @@ TEXTS = {
 
 def check(program: Program, compiler: Compiler, folder: Path) -> None:
     """Fails unless the library gives the executor's bytes on several inputs."""
-    (folder / "model.so").write_bytes(library(program, compiler, "net").shared)
+    (folder / "model.so").write_bytes(library(program, compiler, "net").shared.content)
     with (
         closing(Executor(program, compiler)) as executor,
         instance(ctypes.CDLL(str(folder / "model.so"))) as handle,

@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import io
 import json
 import os
 import platform
@@ -43,9 +42,10 @@ from app.kernels.cpu.runtime.processor import compiled_for
 from app.kernels.library.c_library import IMPORTS
 from app.kernels.library.joining import joined
 from app.kernels.library.kernel_objects import kernel_objects
-from app.kernels.library.linker import shared_library
+from app.kernels.library.linker import Weights, shared_library
 from app.kernels.library.object_file import API, Emitter
 from tests.engine.backends.random_bodies import Writer, random_inputs
+from tests.engine.export.files import written
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are for x86-64")
 
@@ -129,7 +129,7 @@ def made(program: Program, compiler: Compiler) -> Library:
 @pytest.fixture(scope="module")
 def unpacked(made: Library, folder: Path) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
+    with tarfile.open(fileobj=written(archive, made)) as tar:
         tar.extractall(folder, filter="data")
     return next(folder.glob("a-net-*"))
 
@@ -260,7 +260,9 @@ def test_a_processor_without_the_instructions_is_refused(
     tables = Emitter(own).of_assembly(assembly(found, f"{own.features},+xop", made.metadata))
     obj = joined([tables, *kernel_objects(found.symbols, compiler, own)], API)
     path = tmp_path / "other.so"
-    path.write_bytes(shared_library(obj, API, "other.so", (WEIGHTS_SYMBOL, found.weights.parts)))
+    path.write_bytes(
+        shared_library(obj, API, "other.so", Weights(WEIGHTS_SYMBOL, found.weights.parts, b"")).content
+    )
     other, handle = ctypes.CDLL(str(path)), ctypes.c_void_p()
     assert other.stowplan_create(ctypes.byref(handle), 1, 0) == 3
     assert not handle
@@ -272,7 +274,7 @@ def test_control_flow_of_kernels_needs_no_python(tmp_path: Path, compiler: Compi
     program = planned(Writer(seed).model(), tmp_path)
     assert any(isinstance(call, Jump) for step in program.steps for call in step.calls)
     path = tmp_path / "control.so"
-    path.write_bytes(library(program, compiler, "control").shared)
+    path.write_bytes(library(program, compiler, "control").shared.content)
     made = ctypes.CDLL(str(path))
     names = [v.name or "" for v in program.compilation.graph.inputs]
     with closing(Executor(program, compiler)) as executor, instance(made) as handle:
@@ -292,8 +294,8 @@ def test_what_needs_python_is_refused_by_name(tmp_path: Path, compiler: Compiler
 
 def test_the_same_program_gives_the_same_bytes(program: Program, made: Library, compiler: Compiler) -> None:
     again = library(program, compiler, "a net")
-    assert archive(again) == archive(made)
-    assert wheel(again, "plan") == wheel(made, "plan")
+    assert written(archive, again).getvalue() == written(archive, made).getvalue()
+    assert written(wheel, again, "plan").getvalue() == written(wheel, made, "plan").getvalue()
 
 
 def test_the_archive_has_a_digest_of_each_file(unpacked: Path) -> None:
@@ -306,7 +308,7 @@ def test_the_archive_has_a_digest_of_each_file(unpacked: Path) -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 @pytest.mark.parametrize(
     "link",
-    [["-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN"], ["model.o", "weights.o", "-lm", "-lpthread"]],
+    [["-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN"], ["model.o", "weights.s", "-lm", "-lpthread"]],
     ids=["shared", "static"],
 )
 def test_the_example_computes_the_executors_bytes(
@@ -363,7 +365,7 @@ def test_the_wheel_runs_with_numpy_alone(
     made: Library, tmp_path: Path, expected: list[tuple[dict[str, Array], dict[str, object]]]
 ) -> None:
     assert wheel_name(made) == "a_net-1-py3-none-linux_x86_64.whl"
-    with zipfile.ZipFile(io.BytesIO(wheel(made, "the plan"))) as file:
+    with zipfile.ZipFile(written(wheel, made, "the plan")) as file:
         assert file.testzip() is None
         file.extractall(tmp_path)
         rows = file.read("a_net-1.dist-info/RECORD").decode().splitlines()
@@ -404,7 +406,7 @@ np.savez("found.npz", *found)
 
 def test_a_name_adds_no_field_to_the_wheel(made: Library) -> None:
     named = replace(made, metadata={**made.metadata, "name": "a\nRequires-Dist: other"})
-    with zipfile.ZipFile(io.BytesIO(wheel(named, ""))) as file:
+    with zipfile.ZipFile(written(wheel, named, "")) as file:
         told = file.read(next(n for n in file.namelist() if n.endswith("METADATA"))).decode()
     assert [line for line in told.splitlines() if line.startswith("Requires-Dist")] == [
         "Requires-Dist: numpy"

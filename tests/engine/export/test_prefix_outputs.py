@@ -4,7 +4,6 @@ Other sizes than those of the run before, none among them; the original in onnxr
 """
 
 import ctypes
-import io
 import json
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from app.engine.types.map_type import ScoreMaps
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine.export.files import written
 from tests.engine.export.test_custom_operator import session
 from tests.engine.export.test_library import instance, model, planned, planned_of, pytestmark  # noqa: F401
 from tests.engine.export.test_static_program import built, needs_linker, ran
@@ -95,7 +95,7 @@ def same(found: list[Array], expected: list[Array]) -> bool:
 
 @pytest.fixture
 def native(made: Made, tmp_path: Path) -> ctypes.CDLL:
-    (tmp_path / "model.so").write_bytes(made.library.shared)
+    (tmp_path / "model.so").write_bytes(made.library.shared.content)
     found = ctypes.CDLL(str(tmp_path / "model.so"))
     found.stowplan_output_shape.restype = ctypes.POINTER(ctypes.c_int64)
     found.stowplan_output_bytes.restype = ctypes.c_uint64
@@ -133,7 +133,7 @@ def test_the_operator_of_onnxruntime_gives_arrays_of_that_shape(made: Made, nati
 
 
 def test_the_wheel_gives_arrays_of_that_shape(made: Made, tmp_path: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(wheel(made.library, ""))) as file:
+    with zipfile.ZipFile(written(wheel, made.library, "")) as file:
         file.extractall(tmp_path)
     for n, (inputs, _) in enumerate(made.runs):
         np.savez(tmp_path / f"given{n}.npz", **inputs)
@@ -193,7 +193,7 @@ def test_an_output_of_unknown_size_leaves_by_itself(text: str, compiler: Compile
     program = planned(HEAD + text, tmp_path)
     assert not rejections(program)
     made = library(program, compiler, "net")
-    (tmp_path / "model.so").write_bytes(made.shared)
+    (tmp_path / "model.so").write_bytes(made.shared.content)
     opened = session(tmp_path / "model.so", graph(made))
     original = onnxruntime.InferenceSession(model(HEAD + text).SerializeToString())
     random, sizes = np.random.default_rng(5), set()
@@ -241,7 +241,7 @@ def test_maps_and_names_leave_as_numbers_of_which_a_wheel_makes_them_again(
     (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
     program = planned_of(tmp_path / "net.onnx")
     made = library(program, compiler, "classifier")
-    with zipfile.ZipFile(io.BytesIO(wheel(made, ""))) as file:
+    with zipfile.ZipFile(written(wheel, made, "")) as file:
         file.extractall(tmp_path)
     original = onnxruntime.InferenceSession(proto.SerializeToString())
     x = np.random.default_rng(2).standard_normal((4, 3)).astype(np.float32)

@@ -1,6 +1,5 @@
 """Programs for devices: a binary without a C library gives the executor's bytes in the memory that is told."""
 
-import io
 import json
 import re
 import shutil
@@ -16,7 +15,13 @@ import pytest
 
 from app import samples
 from app.engine.core.program import Program
-from app.engine.export.static_program import StaticProgram, identifier, static_archive, static_program
+from app.engine.export.static_program import (
+    StaticProgram,
+    identifier,
+    static_archive,
+    static_name,
+    static_program,
+)
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import ExportError
 from app.engine.types.target import find
@@ -26,6 +31,7 @@ from app.kernels.library.elf import LinkError, RelocatableObject
 from app.kernels.library.joining import joined
 from app.kernels.library.object_file import MEMORY_FUNCTIONS, Emitter
 from app.kernels.library.stack_depth import StackUse, deepest, stack_use
+from tests.engine.export.files import written
 from tests.engine.export.test_library import NET, drawn, planned, planned_of
 
 pytestmark = pytest.mark.skipif(ARCHITECTURE != "x86_64", reason="libraries are made on x86-64")
@@ -58,10 +64,9 @@ net (float[2,3] x) => (float[2,3] y, float[4,2,3] each)
 
 def unpacked(made: StaticProgram, folder: Path) -> Path:
     """The folder of the archive."""
-    name, content = static_archive(made)
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+    with tarfile.open(fileobj=written(static_archive, made)) as tar:
         tar.extractall(folder, filter="data")
-    return folder / name.removesuffix(".tar.gz")
+    return folder / static_name(made)
 
 
 def built(made: StaticProgram, folder: Path) -> Path:

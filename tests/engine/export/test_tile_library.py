@@ -1,6 +1,5 @@
 """Libraries of bfloat16 by tile registers and of 8 bits, in processes that never asked for these registers."""
 
-import io
 import platform
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Precision, Target, find, host
 from app.kernels.cpu.runtime.compiler import Compiler
+from tests.engine.export.files import written
 from tests.engine.export.test_library import Array, drawn, model
 
 pytestmark = [
@@ -122,7 +122,7 @@ def expected(program: Program, compiler: Compiler) -> tuple[dict[str, Array], li
 @pytest.fixture
 def unpacked(made: Library, tmp_path: Path) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=io.BytesIO(archive(made))) as tar:
+    with tarfile.open(fileobj=written(archive, made)) as tar:
         tar.extractall(tmp_path, filter="data")
     return next(tmp_path.glob("net-*"))
 
@@ -154,7 +154,7 @@ def test_the_wheel_computes_the_executors_bytes(
     made: Library, tmp_path: Path, expected: tuple[dict[str, Array], list[bytes]]
 ) -> None:
     inputs, outputs = expected
-    with zipfile.ZipFile(io.BytesIO(wheel(made, "the plan"))) as file:
+    with zipfile.ZipFile(written(wheel, made, "the plan")) as file:
         file.extractall(tmp_path)
     np.savez(tmp_path / "given.npz", **inputs)
     text = f"""

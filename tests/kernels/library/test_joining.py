@@ -12,7 +12,7 @@ import pytest
 from app.kernels.cpu.runtime.processor import compiled_for
 from app.kernels.library.elf import LinkError, RelocatableObject
 from app.kernels.library.joining import joined
-from app.kernels.library.linker import shared_library
+from app.kernels.library.linker import Weights, shared_library
 from app.kernels.library.object_file import Emitter
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are for x86-64")
@@ -76,9 +76,10 @@ def objects() -> list[bytes]:
 
 
 def test_each_object_keeps_its_own_names_and_calls_the_others(objects: list[bytes], tmp_path: Path) -> None:
+    weights = Weights("weights", [b""], b"")
     for name, order in (("one", objects), ("other", objects[::-1])):
         path = tmp_path / f"{name}.so"
-        path.write_bytes(shared_library(joined(order, ["asked"]), ["asked"], name, ("weights", [b""])))
+        path.write_bytes(shared_library(joined(order, ["asked"]), ["asked"], name, weights).content)
         asked = ctypes.CDLL(str(path)).asked
         assert asked(0, 7) == 2 * 7 + 10 + 1
         assert asked(1, 1) == 2000 + 200 + 100 + 8 + 20 + 2

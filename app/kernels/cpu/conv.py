@@ -82,13 +82,15 @@ def strided_row(y, x, stride, low, high, n):
         y[i] = 0
 
 
-@shared(types.void(T, I, V, N, N, N, N, N, N, N, N, T, N))
-def pack_same(x, taps, valid, valid_row, tap_count, first, count, size, w, start, n, out, out_row):
+@shared(types.void(T, I, V, N, N, N, N, N, N, N, N, N, T, N))
+def pack_same(x, taps, valid, valid_row, tap_count, depth, first, count, size, w, start, n, out, out_row):
     # `pack` where a tap is a fixed distance in the input, and `valid` tells what is padding.
+    # Prefetching stays within the channels: of pages that were never there it takes longer than copying.
     channel, tap = first // tap_count, first % tap_count
     for k in range(count):
         place = channel * size + taps[tap * 5 + 1] * w + taps[tap * 5 + 2] + start
-        select(at(out, k * out_row), at(x, place), at(valid, tap * valid_row + start), n, 4 * size)
+        ahead = 4 * size if first + k + 4 * tap_count < depth else 0
+        select(at(out, k * out_row), at(x, place), at(valid, tap * valid_row + start), n, ahead)
         tap += 1
         if tap == tap_count:
             tap = 0
@@ -182,8 +184,8 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
             k = min(block_k, depth - k0)
             if k > 0 and (chunks > 1 or unit // parts != before):
                 if same:
-                    pack_same(source, taps, valid, valid_row, tap_count, k0, k, d * h * w, w, start, n,
-                              panels, panel_row)
+                    pack_same(source, taps, valid, valid_row, tap_count, depth, k0, k, d * h * w, w, start,
+                              n, panels, panel_row)
                 else:
                     pack(source, taps, tap_count, k0, k, d, h, w, rows, columns,
                          stride_d, stride_h, stride_w, start, n, panels, panel_row)

@@ -2,16 +2,16 @@
 
 Each row is a process of its own that plans the model for batches of 1, 2, ... and binds the instances, then
 runs each once. Growth is counted from a small model that ran there before, which brings the interpreter, the
-compiler and the operators of the reference evaluator, which planning imports for any model; file pages that
-are mapped count whole. It is to be packed weights and all arenas at most;
-programs of one instance share an arena.
+compiler and the operators of the reference evaluator, which planning imports for any model; pages of the
+weights' files count whole. `code` is what more of shared libraries was read, which all processes have once:
+the ratio leaves it out. Growth is to be packed weights and all arenas at most; programs of one instance share
+an arena.
 """
 
 import argparse
 import gc
 import json
 import multiprocessing
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -88,13 +88,14 @@ def measured(path: Path, kernels: Path, folder: Path | None, shapes: int, instan
         onnx.save(onnx.parser.parse_model(SMALL), small)
         run(ServedModel(small, OPTIONS, Bindings(), kernels=kernels, weights=folder), {"x": (1, 3, 8, 8)}, 1)
     model = ServedModel(path, OPTIONS, Bindings(), kernels=kernels, weights=folder)
-    before = resident()
+    before, code = resident(folder)
     arenas, kept = 0, []
     for count in range(1, shapes + 1):
         asked = {p.name: (count, *(d or 1 for d in (p.shape or ())[1:])) for p in model.inputs}
         programs = run(model, asked, instances)
         arenas += sum(program.program.arena_bytes for program in programs)
         kept.append(programs)
+    after, more = resident(folder)
     weights = sum(f.stat().st_size for f in folder.glob("*.weights")) if folder else 0
     return {
         "stored": folder is not None,
@@ -102,7 +103,8 @@ def measured(path: Path, kernels: Path, folder: Path | None, shapes: int, instan
         "instances": instances,
         "weights": weights,
         "arenas": arenas,
-        "grown": resident() - before,
+        "code": more - code,
+        "grown": after - before,
     }
 
 
@@ -117,29 +119,38 @@ def run(model: ServedModel, shapes: dict[str, tuple[int, ...]], instances: int) 
     return programs
 
 
-def resident() -> int:
-    """Resident bytes of this process."""
+def resident(weights: Path | None) -> tuple[int, int]:
+    """Resident bytes of this process, and those of them that are unchanged pages of files that are not weights."""
     from app.engine.planning.heartbeat import trim
 
     gc.collect()
     trim()
-    text = Path("/proc/self/smaps").read_text()
-    return sum(int(kb) for kb in re.findall(r"^Rss: +(\d+) kB", text, re.MULTILINE)) << 10
+    whole, code, counts = 0, 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):  # a mapping: addresses, permissions, offset, device, inode, path
+            path = values[4] if len(values) > 4 else ""
+            counts = path.startswith("/") and (weights is None or not path.startswith(str(weights)))
+        elif name == "Rss:":
+            whole += int(values[0])
+        elif name in ("Shared_Clean:", "Private_Clean:") and counts:
+            code += int(values[0])
+    return whole << 10, code << 10
 
 
 def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
     """The rows, with growth over what it is to be."""
     packed = {(row["shapes"], row["instances"]): row["weights"] for row in rows if row["stored"]}
-    table = Table(title=f"{name}, MiB", caption="ratio: grown over packed weights and arenas")
-    for heading in ("weights", "shapes", "instances", "packed", "arenas", "grown", "ratio"):
+    table = Table(title=f"{name}, MiB", caption="ratio: grown less code, over packed weights and arenas")
+    for heading in ("weights", "shapes", "instances", "packed", "arenas", "grown", "code", "ratio"):
         table.add_column(heading)
     for row in rows:
         weights = packed[row["shapes"], row["instances"]]
         table.add_row(
             "one copy" if row["stored"] else "copies",
             *(str(row["shapes"]), str(row["instances"])),
-            *(f"{nbytes / 2**20:.1f}" for nbytes in (weights, row["arenas"], row["grown"])),
-            f"{row['grown'] / (weights + row['arenas']):.2f}",
+            *(f"{nbytes / 2**20:.1f}" for nbytes in (weights, row["arenas"], row["grown"], row["code"])),
+            f"{(row['grown'] - row['code']) / (weights + row['arenas']):.3f}",
         )
     return table
 

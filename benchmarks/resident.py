@@ -120,7 +120,7 @@ def run(model: ServedModel, shapes: dict[str, tuple[int, ...]], instances: int) 
 
 
 def resident(weights: Path | None) -> tuple[int, int]:
-    """Resident bytes of this process, and those of them that are unchanged pages of files that are not weights."""
+    """Resident bytes of this process, and those among them of unchanged pages of files other than weights."""
     from app.engine.planning.heartbeat import trim
 
     gc.collect()

@@ -50,8 +50,8 @@ class Simulation:
         path = folder / "switched.onnx"
         export(_switched(plain, self._sites), path)
         self._run = self._session(path)
-        self._restored: dict[str, tuple[Rounded, Array]] = {}  # weights that a site had last, not in float32
-        self._shorts: dict[str, Array] = {}  # weights of sites in int16
+        # Weights that a site had last, not in float32, and what they were made of.
+        self._rounded: dict[str, tuple[Rounded | str, Array]] = {}
 
     def observe(self, samples: Sequence[Sample], visit: Visit, names: Sequence[str]) -> None:
         """Compute samples in float32; `visit` is called with name and array of each of these activations."""
@@ -104,16 +104,16 @@ class Simulation:
         return fed
 
     def _weights(self, site: Site, given: Quantities, row: Candidate) -> Array:
-        if row.activation == "int16":
-            if site.name not in self._shorts:
-                self._shorts[site.name] = short_weights(site)
-            return self._shorts[site.name]
-        if row.half:
-            return site.array.astype(ml_dtypes.bfloat16).astype(np.float32)
-        rounded = given.weights[site.name, row.name]
-        last = self._restored.get(site.name)
-        if last is None or last[0] is not rounded:
-            last = self._restored[site.name] = rounded, restored(site, rounded)
+        source = row.activation if row.half else given.weights[site.name, row.name]
+        last = self._rounded.get(site.name)
+        if last is None or last[0] != source:
+            if isinstance(source, Rounded):
+                found = restored(site, source)
+            elif source == "int16":
+                found = short_weights(site)
+            else:
+                found = site.array.astype(ml_dtypes.bfloat16).astype(np.float32)
+            last = self._rounded[site.name] = source, found
         return last[1]
 
     def _session(self, path: Path) -> oracle.Run:

@@ -3,8 +3,9 @@
 A model is a chain of MatMulNBits of one size, as many as hold `--megabytes` of weights, so that decode,
 which is one row, reads them from memory; or a file (`--models`) with recorded inputs beside it. Bandwidth
 counts the bytes of weights, scales and zero points, once a run. A copy counts what it reads and writes, a
-sum what it reads; both are of 128 MiB, by as many threads. Attention to a cache is one GroupQueryAttention
-whose past and present share memory in both runtimes; its bytes are those of keys and values.
+sum what it reads; both are of 128 MiB, by as many threads. Inputs are read where they are, by onnxruntime
+too. Attention to a cache is one GroupQueryAttention whose past and present share memory in both runtimes; its
+bytes are those of keys and values.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.runtime.benchmark import keep_to, pinned
 from app.engine.runtime.cpu.executor import Executor
+from app.engine.runtime.cpu.memory import placed
 from app.engine.runtime.verify import compare
 from app.engine.types.options import Options
 from app.engine.types.target import host
@@ -193,10 +195,11 @@ def measured(
         with closing(Executor(program, compiler, cores=cores)) as executor:
             worst = max(d.max_rel for d in compare(peer.run(inputs), executor.run(own), 0.0))
             there = executor.peek()
-            fed = own | {p: np.asarray(there[c]) for c, p in CAST.items() if p in inputs}
+            lent = {name: placed(array) for name, array in own.items()}
+            lent |= {p: np.asarray(there[c]) for c, p in CAST.items() if p in inputs}
 
             def step() -> object:
-                executor.feed(fed)
+                executor.lend(lent)
                 executor.step()
                 return executor.peek()
 

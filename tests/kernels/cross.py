@@ -49,6 +49,7 @@ CASES = {
     "conv.blocked_int16": CONV,
     "conv.winograd_f2_bf16": CONV,
     "matmul.blocked_bf16": MATMUL,
+    "matmul.blocked_int16": MATMUL,
     "matmul.blocked": MATMUL,
     "matmul.fixed_point": ROWS,
     "conv.winograd_f4": CONV,

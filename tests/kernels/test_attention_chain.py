@@ -180,6 +180,61 @@ def test_operands_may_be_parts_of_one_projection(compiler: Compiler, way: str) -
     assert_close(y, definition(q, k, v, 0.25, 0).swapaxes(1, 2))
 
 
+EXPANDED = """
+    a = Unsqueeze(k, two) b = Expand(a, wide) d = Reshape(b, whole)
+    e = Unsqueeze(v, two) f = Expand(e, wide) g = Reshape(f, whole)
+    h = Transpose <perm = [0, 1, 3, 2]> (d) s = MatMul(q, h) t = Mul(s, c) u = Add(t, m)
+    p = Softmax(u) y = MatMul(p, g)
+"""
+
+
+def shared(heads: int, sharing: int, rows: int, keys: int) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Inputs and constants of EXPANDED: so many heads of keys, each of which `sharing` queries read."""
+    rng, depth = np.random.default_rng(heads), 32
+    shapes = {"q": (sharing * heads, rows, depth), "k": (heads, keys, depth), "v": (heads, keys, depth)}
+    a = {n: rng.standard_normal((2, *s)).astype(np.float32) for n, s in shapes.items()}
+    a["m"] = rng.standard_normal((2, 1, rows, keys)).astype(np.float32)
+    fixed = {
+        "two": np.array([2]),
+        "wide": np.array([2, heads, sharing, keys, depth]),
+        "whole": np.array([2, heads * sharing, keys, depth]),
+        "c": np.array(0.25, np.float32),
+    }
+    return a, fixed
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    ("heads", "sharing", "rows"), [(2, 3, 1), (2, 3, 7), (1, 4, 1), (3, 1, 5), (2, 11, 1)]
+)
+def test_keys_and_values_that_heads_share_are_read_where_they_lie(
+    compiler: Compiler, row: str, heads: int, sharing: int, rows: int
+) -> None:
+    a, fixed = shared(heads, sharing, rows, 33)
+    (group,) = groups(EXPANDED, a, fixed)
+    assert group.op == ATTENTION
+    (y,) = run_group(implementation(row, REGISTRY), group, a, compiler, threads=2)
+    k, v = (np.repeat(a[n], sharing, axis=1) for n in "kv")
+    assert_close(y, definition(a["q"], k, v, 0.25, a["m"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y = MatMul(p, g)", "w = MatMul(p, g) z = ReduceMax(g) y = Add(w, z)"),
+        ("d = Reshape(b, whole)", "i = Transpose <perm = [0, 2, 1, 3, 4]> (b) d = Reshape(i, whole)"),
+        ("(d) s =", "(n) s ="),
+    ],
+    ids=["values read elsewhere", "heads that share keys lie apart", "shared heads in another order"],
+)
+def test_shared_heads_that_cannot_be_read_where_they_lie_are_expanded(old: str, new: str) -> None:
+    a, fixed = shared(2, 3, 4, 9)
+    halves = "i, j = Split <axis = 1, num_outputs = 2> (d) n = Concat <axis = 1> (j, i) h = "
+    body = EXPANDED.replace(old, new).replace("h = ", halves if "(n)" in new else "h = ")
+    (group,) = (g for g in groups(body, a, fixed) if g.op == ATTENTION)
+    assert "Expand" not in {n.op_type for n in group.nodes}
+
+
 def test_what_something_else_reads_stays_outside() -> None:
     a = split_heads(1, 2, 6, 9, 8, 8)
     body = HEADS + "s = MatMul(a, b) p = Softmax(s) z = MatMul(p, d) f = MatMul(s, d) y = Add(z, f)"

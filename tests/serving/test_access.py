@@ -127,6 +127,7 @@ def test_what_the_job_gave_up_for_exactness_its_deployment_does_not_use(settings
     with inside(settings) as api:
         job = succeeded(api, api.http)
         resolved = {"asked": "bf16", "used": "bf16", "exact": {"a": "why"}, "fast_algorithms": False}
+        resolved["int16"] = {"b": "chosen"}
         with api.database.write() as connection:
             connection.execute(jobs.update().values(summary={"precision": resolved}))
             row, _ = deployments.create(connection, job, "exact")

@@ -115,6 +115,10 @@ def _split(node: ir.Node, output: ir.Value, x: Array) -> Array:
     return x[(slice(None),) * axis + (slice(start, start + size),)]
 
 
+def _expand(node: ir.Node, _output: ir.Value, x: Array) -> Array:
+    return np.broadcast_to(x, graph.static_shape(node.outputs[0]))
+
+
 def _times(_node: ir.Node, _output: ir.Value, x: Array) -> Array:
     return x
 
@@ -129,6 +133,7 @@ MOVES: Mapping[str, Callable[[ir.Node, ir.Value, Array], Array | None]] = {
     "Slice": _slice,
     "Gather": _gather,
     "Split": _split,
+    "Expand": _expand,
     "Mul": _times,
     "Cast": _times,
 }
@@ -279,6 +284,8 @@ def read(group: Group) -> Core | str:
     if told:
         return told[0]
     (q, q_scale), (k, k_scale), (v, v_scale) = (t for t in traced if not isinstance(t, str))
+    if q.shape[1] % k.shape[1] or k.shape[1] != v.shape[1] or q.shape[1] != (scores[-3:-2] or (1,))[0]:
+        return f"{q.shape[1]} heads of queries, {k.shape[1]} of keys and {v.shape[1]} of values"
     if v_scale != 1.0:
         return "values are scaled"
     (output,) = group.outputs
@@ -318,7 +325,14 @@ def _traced(
         value = source
     shape = graph.static_shape(value)
     origin = view = spread(shape)
+    sharing = 1  # heads of the product that are one head of the view
     for node, output in reversed(path):
+        shared = _shared_heads(node, view) if sharing == 1 else None
+        if shared is not None:
+            view, sharing = shared
+            continue
+        if sharing > 1 and not _keeps_heads(node):
+            return f"{node.op_type} {node.name!r} moves heads that are shared"
         made = MOVES[node.op_type](node, output, view)
         if made is None:
             return f"{node.op_type} {node.name!r} moves elements"
@@ -326,5 +340,28 @@ def _traced(
     if view.ndim < 2:
         return f"factor {value.name!r} is a vector"
     view = view.swapaxes(-1, -2) if turned else view
+    if sharing > 1:
+        heads = (*heads[:-1], heads[-1] // sharing)
     found = operand(value, np.broadcast_to(view, (*heads, *view.shape[-2:])), origin)
     return found if isinstance(found, str) else (found, factor)
+
+
+def _shared_heads(node: ir.Node, x: Array) -> tuple[Array, int] | None:
+    """(view of each head once, heads that share it) of a Reshape that makes heads of expanded ones.
+
+    [batch, heads, sharing, rows, columns], equal along `sharing`, becomes [batch, heads * sharing, rows,
+    columns], as graphs spell keys and values that several heads of queries read.
+    """
+    if node.op_type != "Reshape" or x.ndim != RANK + 1 or x.strides[2] or x.shape[2] == 1:
+        return None
+    batch, heads, sharing, *rest = x.shape
+    if graph.static_shape(node.outputs[0]) != (batch, heads * sharing, *rest):
+        return None
+    return x[:, :, 0], sharing
+
+
+def _keeps_heads(node: ir.Node) -> bool:
+    """True if a node leaves the first two of four axes as they are."""
+    if node.op_type == "Transpose":
+        return tuple(graph.attribute(node, "perm", ()))[:2] == (0, 1)
+    return node.op_type in ("Mul", "Cast", "Identity")

@@ -73,9 +73,11 @@ def exacter(options: Options, target: Target) -> Options | None:
 
 
 def tolerance(options: Options, target: Target) -> float:
-    """Tolerance of an output, as a fraction of its maximum."""
-    return max(
-        options.tolerance,
-        TOLERANCES[resolve(options, target).used],
-        TOLERANCES["int16"] if options.int16 else 0.0,
-    )
+    """Tolerance of an output, as a fraction of its maximum.
+
+    What rounding adds to it is within an error budget, where that is such a fraction.
+    """
+    rounding = max(TOLERANCES[resolve(options, target).used], TOLERANCES["int16"] if options.int16 else 0.0)
+    if options.error_budget is not None and options.error_metric == "max":
+        rounding = min(rounding, options.error_budget)
+    return max(options.tolerance, rounding)

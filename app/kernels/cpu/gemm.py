@@ -17,6 +17,7 @@ from app.kernels.cpu.codegen.tiles import (
     FIXED_POINT,
     HALF_RIGHTS,
     LINE,
+    SCALED_PAIRS,
     SHAPES,
     TILED_BFLOATS,
     Shapes,
@@ -305,13 +306,13 @@ def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, sizes, wo
             k0 = chunk * block_k
             depth = min(block_k, k - k0)
             if {packed}:
-                b_k, b_panel = STEP, k * STEP + TAIL
-                panel = at(whole, j // COLUMNS * b_panel + k0 * STEP)
+                b_k, b_panel = STEP, k * STEP + {tails}TAIL
+                panel = at(whole, j // COLUMNS * b_panel + k0 * STEP{behind})
 {unpacked}
             last = chunk == chunks - 1
             f = (flags if last else 0) | (ACCUMULATE if chunk > 0 else 0)
             to, step = (at(y, place), n) if last and {direct} else (mine, block_n)
-            product(first, False, a_row, a_k, k0, panel, b_k, b_panel, depth, to, step, rows, width,
+            product(first, False, a_row, a_k, k0{scales}, panel, b_k, b_panel, depth, to, step, rows, width,
                     spare, mine, block_n, at(row_bias, i * rows_step), rows_step, at(column_bias, j),
                     extra, residual_row, scalars, f)
 {finish}
@@ -350,8 +351,9 @@ def emit(
     Units are blocks of m (fastest), n and batch.
 
     Args:
-        dtype: T; of what a and b hold and k counts (`tiles.BFLOAT_PAIRS`, `tiles.FIXED_POINT`) where T is
-            float32; of T and what b holds (`tiles.HALF_RIGHTS`).
+        dtype: T; of what a and b hold and k counts (`tiles.FLOAT_PAIRS`, `tiles.FIXED_POINT`) where T is
+            float32; of T and what b holds (`tiles.HALF_RIGHTS`). Of `tiles.SCALED_PAIRS` each chunk of a
+            row of a is followed by its scale.
         lanes: float32 in a register.
         recipe: what follows the tile's own epilogue.
         operands: (place, element type) of the recipe's inputs after the first; see PLACES.
@@ -359,13 +361,17 @@ def emit(
         part: all columns of y, if they are less than a vector, else 0.
     """
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
-    offline = dtype == FIXED_POINT or dtype in HALF_RIGHTS  # b is always panels
+    scaled = dtype == SCALED_PAIRS  # in chunks, each with scales behind it
+    offline = scaled or dtype == FIXED_POINT or dtype in HALF_RIGHTS  # b is always panels
     kernel = ("" if offline else _PACK) + _MATMUL.format(
         unpack=GemmSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
         packed="True" if offline else "b_packed",
         unpacked="" if offline else _UNPACKED,
+        tails="chunks * " if scaled else "",
+        behind=" + chunk * TAIL" if scaled else "",
+        scales=" + chunk" if scaled else "",
         finish=_RUNS.format(places=places) if recipe else "",
     )
     head = (

@@ -98,7 +98,7 @@ def pixels_tile(dtype: str, lanes: int, rows: int, columns: int, unroll: int = 2
 
         _, end, *sums = repeat(b, tap_count, [taps, weights, *[v.no_sum] * (rows * columns)], tap)
 
-        sums = v.scale(sums, end, columns, v.at(scalars, ALPHA))
+        sums = v.scale(sums, end, columns, [v.at(scalars, ALPHA)])
 
         places = [
             (r, j, b.add(b.mul(number(r), y_row), b.mul(number(j), y_block)))

@@ -1,7 +1,8 @@
-"""float32 images in fixed point of 16 bits (`tiles.SCALED_PAIRS`), as convolutions read strips of them.
+"""float32 in fixed point of 16 bits (`tiles.SCALED_PAIRS`): strips of images that convolutions read; rows.
 
-A strip has one scale, by which its largest magnitude is `tiles.SCALED_MOST`. A pair holds neighbors along the
-reduction; an odd end has a zero beside it. Constants are packed offline, see `tiles.scaled_integers`.
+A strip, or a chunk of a row, has one scale, by which its largest magnitude is `tiles.SCALED_MOST`. A pair
+holds neighbors along the reduction; an odd end has a zero beside it. Constants are packed offline, see
+`tiles.scaled_integers`.
 """
 
 from typing import Any
@@ -50,11 +51,11 @@ def vectors_of(builder: Any, count: Any, lanes: int) -> Any:
     return builder.sdiv(builder.add(count, number(lanes - 1)), number(lanes))
 
 
-def shortened(lanes: int) -> Any:
+def shortened(lanes: int, *, masked: bool = False) -> Any:
     """An intrinsic that rounds vectors of float32 that lie one after the other to integers, in pairs.
 
     It is called as shorten(x, count, valid, factor, y) and makes x[i * lanes + j] * factor, for i < count,
-    j < lanes, the half j % 2 of y[(i * lanes + j) // 2]; zeros where j >= valid.
+    j < lanes, the half j % 2 of y[(i * lanes + j) // 2]; zeros where j >= valid, not read if `masked`.
     """
     address, size = types.CPointer(types.float32), types.int64
     signature = types.void(address, size, size, types.float32, address)
@@ -66,7 +67,8 @@ def shortened(lanes: int) -> Any:
 
         def step(state: list[Any]) -> list[Any]:
             source, target = state
-            whole = v.rounded(v.multiply(builder.select(mask, v.load(source), v.zero), times))
+            found = v.masked_load(source, mask) if masked else builder.select(mask, v.load(source), v.zero)
+            whole = v.rounded(v.multiply(found, times))
             words = builder.fptosi(whole, ll.VectorType(I32, lanes))
             shorts = builder.trunc(words, ll.VectorType(I16, lanes))
             v.store(builder.bitcast(shorts, ll.VectorType(v.element, lanes // 2)), target)
@@ -196,3 +198,44 @@ def fill(x, x_block, x_lanes, blocks, channels, first, lines, h, w, left, line, 
 def fill_library(lanes: int) -> str:
     """Defines `fill`: a strip of a blocked image, or of planes, with its padding, in pairs of channels."""
     return _FILL.format(lanes=lanes, least=LEAST, most=SCALED_MOST)
+
+
+_ROWS = """\
+from numba import types
+from app.kernels.cpu.scaled_pairs import bits_as_float, magnitudes, shortened
+from app.kernels.cpu.codegen.generator import at
+
+LANES = {lanes}
+LEAST, MOST = types.float32({least}), types.float32({most})
+as_float, largest, shorten, shorten_part = (
+    bits_as_float(), magnitudes(LANES), shortened(LANES), shortened(LANES, masked=True)
+)
+
+
+def kernel(x, y, k, steps, y_row, begin, end):
+    for i in range(begin, end):
+        to = at(y, i * y_row)
+        for first in range(0, k, 2 * steps):
+            row, count = at(x, i * k + first), min(2 * steps, k - first)
+            most = as_float(largest(row, count, LANES, types.int32(0)))
+            if most < LEAST:
+                most = LEAST
+            factor = MOST / most
+            whole = count // LANES
+            shorten(row, whole, LANES, factor, to)
+            if count % LANES:  # the rest of the last vector is overwritten
+                place = whole * LANES
+                shorten_part(at(row, place), 1, count - place, factor, at(to, place // 2))
+            pairs = (count + 1) // 2
+            to[pairs] = most / MOST
+            to = at(to, pairs + 1)
+"""
+
+
+def emit_rows(lanes: int) -> str:
+    """The module that rounds rows in chunks. x: float32[m, k]; y: float32[m, y_row]; then k, steps and y_row.
+
+    Of each row `steps` pairs and their scale, float32, follow each other, in the last chunk fewer pairs; up
+    to lanes / 2 elements behind the last are written. Units are rows.
+    """
+    return _ROWS.format(lanes=lanes, least=LEAST, most=SCALED_MOST)

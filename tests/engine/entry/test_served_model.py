@@ -1,5 +1,6 @@
 """A served model: programs for shapes, ports, bound values."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,18 @@ import onnx
 import onnx.parser
 import pytest
 
+from app.engine.core.registry import load as load_registry
 from app.engine.entry.served_model import Port, ServedModel
+from app.engine.model.load import load
+from app.engine.planning import session
 from app.engine.types.errors import EngineError, GraphError, InputError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import bound
+from app.engine.types.target import host
+from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.runtime.compiler import Compiler
 
+PLAIN = Options(autotune=False)
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
 model (float[N, 3] x, float scale) => (float[N, 3] y) {
     scaled = Mul(x, scale)
@@ -26,12 +33,13 @@ def served(
     text: str = TEXT,
     bindings: Bindings | None = None,
     weights: dict[str, np.ndarray] | None = None,
+    options: Options = PLAIN,
 ) -> ServedModel:
     path = folder / "model.onnx"
     model = onnx.parser.parse_model(text)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in (weights or {}).items())
     onnx.save(model, path)
-    return ServedModel(path, Options(autotune=False), bindings or Bindings(), kernels=compiler.cache)
+    return ServedModel(path, options, bindings or Bindings(), kernels=compiler.cache)
 
 
 def test_a_model_runs_on_every_shape_that_its_graph_allows(tmp_path: Path, compiler: Compiler) -> None:
@@ -197,3 +205,34 @@ def test_what_is_no_tensor_of_numbers_is_refused(tmp_path: Path, compiler: Compi
     sequence = f"{header} model (float[2] x) => (seq(float[2]) y) {{ y = SequenceConstruct(x) }}"
     with pytest.raises(GraphError, match="output 'y': expected a tensor of numbers"):
         served(tmp_path, compiler, sequence)
+
+
+def test_products_of_16_bit_integers_are_those_of_the_job_at_every_shape(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    """A result is within what two roundings to 13 and 15 bits leave of each product, and not that of float32."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    model (float[1,64,H,28] x) => (float[1,128,H,28] y) {
+        y = Conv(x, w)
+    }"""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((128, 64, 1, 1)).astype(np.float32)
+    bindings = Bindings(shapes={"x": (1, 64, 28, 28)})
+    options = replace(PLAIN, fast_algorithms=False)
+    plain = served(tmp_path, compiler, text, bindings, {"w": w}, options)
+    model = session.canonical(load(tmp_path / "model.onnx"), host(), options, bindings, load_registry()).model
+    chosen = replace(options, int16={n.name or "": "chosen" for n in model.graph})
+    own = served(tmp_path, compiler, text, bindings, {"w": w}, chosen)
+    for rows in (28, 17):
+        x = rng.standard_normal((1, 64, rows, 28)).astype(np.float32)
+        exact = np.einsum("oc,bchw->bohw", w[:, :, 0, 0].astype(np.float64), x.astype(np.float64))
+        found = []
+        for each in (plain, own):
+            program = each.program({"x": x.shape})
+            found.append(program.run({"x": x})["y"])
+            program.close()
+        errors = [np.abs(y - exact).max() for y in found]
+        scales = tiles.scaled_integers(w)[1].max(), np.abs(x).max() / tiles.SCALED_MOST
+        bound = np.abs(x).sum(1).max() * scales[0] / 2 + np.abs(w).sum(1).max() * scales[1] / 2
+        assert errors[0] < 1e-4
+        assert 1e-4 < errors[1] < bound

@@ -17,7 +17,7 @@ from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.errors import ExportError
-from app.engine.types.options import Bindings
+from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.export.test_library import drawn, instance, planned, pytestmark, ran  # noqa: F401
@@ -71,6 +71,25 @@ def test_the_library_gives_the_executors_bytes(text: str, compiler: Compiler, tm
 def head(text: str) -> str:
     """The opsets that a model needs."""
     return HEAD.replace("]", ', "com.microsoft" : 1]') if "com.microsoft" in text else HEAD
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_16_bit_integers_leave_with_the_executors_bytes(
+    threads: int, compiler: Compiler, tmp_path: Path
+) -> None:
+    text = """net (float[1,3,56,56] x) => (float[1,128,28,28] y)
+    <float[64,3,3,3] v, float[128,64,1,1] w>
+    { a = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, v)  r = Relu (a)  y = Conv (r, w) }"""
+    plain = planned(HEAD + text, tmp_path).compilation.model.graph
+    chosen = {n.name or "": "chosen" for n in plain if n.op_type == "Conv"}
+    options = Options(autotune=False, threads=threads, export=("c",), fast_algorithms=False, int16=chosen)
+    loaded = load(tmp_path / "net.onnx")
+    program = session.planned(
+        session.canonical(loaded, host(), options, Bindings(), load_registry()), options
+    )
+    used = [s.choice.implementation.precision for s in program.steps if s.group.anchor.op_type == "Conv"]
+    assert "int16" in used
+    check(program, compiler, tmp_path)
 
 
 @pytest.fixture

@@ -184,6 +184,21 @@ def test_what_a_job_computes_in(asked: Policy, allowed: float, name: str, used: 
     assert tolerance(options, find(name)) == max(allowed, TOLERANCES[used])
 
 
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        ({"int16": {"c": "chosen"}, "error_budget": 3e-3}, 3e-3),
+        ({"precision": "bf16", "error_budget": 3e-3}, 3e-3),
+        ({"int16": {"c": "chosen"}, "error_budget": 5e-2}, BF16_TOLERANCE),
+        ({"int16": {"c": "chosen"}, "error_budget": 1e-5}, 1e-4),
+        ({"int16": {"c": "chosen"}, "error_budget": 3e-3, "error_metric": "cosine"}, BF16_TOLERANCE),
+        ({"error_budget": 3e-3}, 1e-4),
+    ],
+)
+def test_rounding_under_an_error_budget_is_within_it(changes: dict[str, Any], allowed: float) -> None:
+    assert tolerance(Options(**changes), find("cpu-avx512-bf16")) == allowed
+
+
 @pytest.mark.parametrize(("target", "used"), [("cpu-avx512-bf16", "bf16"), ("cpu-avx512", "f32")])
 def test_the_report_tells_the_precision_of_each_node(
     target: str, used: str, compiler: Compiler, tmp_path: Path

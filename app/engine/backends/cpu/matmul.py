@@ -149,7 +149,9 @@ def _tiling(product: Product, dtype: str, context: PlanningContext, *, packed: b
     shapes = _shapes(product.n, dtype, lanes)
     width = tiles.columns_of(dtype, lanes, shapes)
     depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
-    if packed and (product.m <= shapes[lanes][0] or dtype in tiles.WHOLE):
+    if dtype == tiles.SCALED_PAIRS:
+        depth = blocking.balanced(product.k, tiles.SCALED_STEPS, 1)
+    elif packed and (product.m <= shapes[lanes][0] or dtype in tiles.WHOLE):
         depth = max(product.k, 1)  # nothing of b is read twice, or from the second cache: it streams
     m = blocking.balanced(product.m, BLOCK_ROWS, shapes[lanes][0])
     n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
@@ -333,7 +335,9 @@ def _panels(product: Product, weights: Callable[[], Array], tiling: Tiling) -> C
     """The second operand as the tiles read it: the same for all tilings of one width, which shapes share."""
     dtype, width = tiling.dtype, tiling.width
     vector = tiles.lanes_of(dtype, tiling.lanes)
-    return Constant(lambda: tiles.packed_panels(dtype, weights(), width, vector), product.b.name or "")
+    return Constant(
+        lambda: tiles.packed_panels(dtype, weights(), width, vector, tiling.k), product.b.name or ""
+    )
 
 
 def _offset_table(product: Product, tiling: Tiling, added: Addends) -> Array:
@@ -399,12 +403,17 @@ def _rounded_seconds(group: Group, context: PlanningContext, computed: float) ->
     return context.target.launch + group_roofline(group, context, computed, 0.9, moved)
 
 
-def _bfloat_predicted(group: Group, context: PlanningContext) -> float:
+def paired_seconds(group: Group, context: PlanningContext, rate: float, rounding: float) -> float:
+    """Seconds of products in pairs, `rate` times as fast as those of float32, and `rounding` an element."""
     product = product_of(group)
     width = tiles.columns_of("float32", context.target.vector_lanes, tiles.WIDE)
     wasted = -(-product.n // width) * width / max(product.n, 1) * max(product.m, 4) / max(product.m, 1)
-    rounding = bfloat.ROUNDING * graph.elements(product.a)
-    return _rounded_seconds(group, context, flops(group) * wasted / bfloat.rate(context) + rounding)
+    rounded = rounding * graph.elements(product.a)
+    return _rounded_seconds(group, context, flops(group) * wasted / rate + rounded)
+
+
+def _bfloat_predicted(group: Group, context: PlanningContext) -> float:
+    return paired_seconds(group, context, bfloat.rate(context), bfloat.ROUNDING)
 
 
 def _tiled_predicted(group: Group, context: PlanningContext) -> float:

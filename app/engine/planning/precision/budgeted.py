@@ -72,18 +72,7 @@ def budgeted(
     """
     if bindings.region is not None:
         raise InputError("an error budget needs inputs of one shape, not a region", pointer="/input_shapes")
-    plain: list[ir.Model] = []
-    loaded = expanded(load(path, external=external), bindings)
-    compilation = session.canonical(
-        loaded,
-        target,
-        options,
-        bindings,
-        load_registry(),
-        before_rewrites=lambda model: plain.append(graph.copied(model)),
-    )
-    given = samples(compilation, bindings, options.seed)
-    (model,) = plain
+    model, given = _plain(path, external, target, options, bindings)
     products = sites.sites(model)
     budget = Budget(options.error_budget or 0.0, options.error_metric)
     found = Found(products)
@@ -105,6 +94,22 @@ def budgeted(
     report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
     planned = options if found.chosen is None else found.chosen.program.compilation.options
     return Budgeted(written, planned, given.held_back[0], report)
+
+
+def _plain(
+    path: Path, external: Mapping[str, Path], target: Target, options: Options, bindings: Bindings
+) -> tuple[ir.Model, Samples]:
+    """The canonical graph before rewrites of the target, and samples of its inputs; nothing else stays."""
+    plain: list[ir.Model] = []
+    compilation = session.canonical(
+        expanded(load(path, external=external), bindings),
+        target,
+        options,
+        bindings,
+        load_registry(),
+        before_rewrites=lambda model: plain.append(graph.copied(model)),
+    )
+    return plain[0], samples(compilation, bindings, options.seed)
 
 
 def _machine(planner: "Planner", progress: Progress) -> Machine:

@@ -66,7 +66,7 @@ class Candidate:
 
 # Those that round an activation alike: the more exact first. One that saves no time over it is not offered.
 CANDIDATES: tuple[Candidate, ...] = (
-    Candidate("int16", HALF_BITS, 0, "int16", True, ("Conv",)),
+    Candidate("int16", HALF_BITS, 0, "int16", True, PRODUCTS),
     Candidate("bf16", HALF_BITS, 0, "bf16", True, PRODUCTS),
     Candidate("int8-beside-f32", 8, 0, "static", True, PRODUCTS),
     Candidate("int8", 8, 0, "static", False, PRODUCTS),

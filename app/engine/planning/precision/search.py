@@ -164,6 +164,7 @@ class Search:
         float32, offered = self._timed()
         if not any(offered.values()):
             return found
+        self._numbers.keep(offered)
         self._measure_noise(offered, self._numbers.refine(offered, self._step))
         found.whole = self._whole(offered)
         self._check(float32, offered)

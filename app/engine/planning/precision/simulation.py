@@ -50,8 +50,8 @@ class Simulation:
         path = folder / "switched.onnx"
         export(_switched(plain, self._sites), path)
         self._run = self._session(path)
-        self._restored: dict[str, tuple[Rounded, Array]] = {}  # weights that a site had last, not in float32
-        self._shorts: dict[str, Array] = {}  # weights of sites in int16
+        # Weights that a site had last, not in float32, and what they were made of.
+        self._rounded: dict[str, tuple[Rounded | str, Array]] = {}
 
     def observe(self, samples: Sequence[Sample], visit: Visit, names: Sequence[str]) -> None:
         """Compute samples in float32; `visit` is called with name and array of each of these activations."""
@@ -104,16 +104,16 @@ class Simulation:
         return fed
 
     def _weights(self, site: Site, given: Quantities, row: Candidate) -> Array:
-        if row.activation == "int16":
-            if site.name not in self._shorts:
-                self._shorts[site.name] = short_weights(site.array)
-            return self._shorts[site.name]
-        if row.half:
-            return site.array.astype(ml_dtypes.bfloat16).astype(np.float32)
-        rounded = given.weights[site.name, row.name]
-        last = self._restored.get(site.name)
-        if last is None or last[0] is not rounded:
-            last = self._restored[site.name] = rounded, restored(site, rounded)
+        source = row.activation if row.half else given.weights[site.name, row.name]
+        last = self._rounded.get(site.name)
+        if last is None or last[0] != source:
+            if isinstance(source, Rounded):
+                found = restored(site, source)
+            elif source == "int16":
+                found = short_weights(site)
+            else:
+                found = site.array.astype(ml_dtypes.bfloat16).astype(np.float32)
+            last = self._rounded[site.name] = source, found
         return last[1]
 
     def _session(self, path: Path) -> oracle.Run:
@@ -148,13 +148,14 @@ def _short(site: Site) -> str:
     return f"{site.name}#short"
 
 
-def short_weights(array: Array) -> Array:
-    """Weights of a convolution as kernels round them to 16 bits: at most so many products have a scale."""
+def short_weights(site: Site) -> Array:
+    """Weights of a product as kernels round them to 16 bits: at most so many products have a scale."""
+    array = np.moveaxis(site.array, site.axis, 0)
     taps = math.prod(array.shape[2:])
     step = max(SHARING // taps, 1)
     parts = [tiles.scaled_integers(array[:, c : c + step]) for c in range(0, array.shape[1], step)]
     real = [integers * scales.reshape(-1, *(1,) * (array.ndim - 1)) for integers, scales in parts]
-    return np.concatenate(real, axis=1).astype(np.float32)
+    return np.moveaxis(np.concatenate(real, axis=1), 0, site.axis).astype(np.float32)
 
 
 def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
@@ -199,7 +200,7 @@ def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
         _typed(integer, x, f"{site.name}#integer")
         half = fed(_half(site), None, ir.DataType.BOOL)
         short = fed(_short(site), None, ir.DataType.BOOL)
-        whole = ir.Node("", "If", [short], [_branch("then", _shorts(x)), _branch("else", [integer])])
+        whole = ir.Node("", "If", [short], [_branch("then", _shorts(x, site)), _branch("else", [integer])])
         _typed(whole, x, f"{site.name}#whole")
         own = ir.Node("", "If", [half], [_branch("then", _bfloat(x)), _branch("else", [whole])])
         _typed(own, x, f"{site.name}#rounded")
@@ -262,20 +263,25 @@ def _bfloat(x: ir.Value) -> list[ir.Node]:
     return _named(x, [short, real])
 
 
-def _shorts(x: ir.Value) -> list[ir.Node]:
-    """Multiples of a scale by which the largest magnitude is SCALED_MOST: kernels take those of strips."""
+def _shorts(x: ir.Value, site: Site) -> list[ir.Node]:
+    """Multiples of a scale by which the largest magnitude is SCALED_MOST, of all of an image, or of a row.
+
+    Kernels have scales of strips, and of chunks of rows, which are no larger.
+    """
     limits = [
         ir.node("Constant", [], {"value": ir.tensor(np.float32(n))}) for n in (LEAST, tiles.SCALED_MOST)
     ]
     least, most = (node.outputs[0] for node in limits)
     magnitudes = ir.Node("", "Abs", [x])
-    peak = ir.Node("", "ReduceMax", list(magnitudes.outputs), [ir.AttrInt64("keepdims", 0)])
+    rows = [] if site.op == "Conv" else [ir.node("Constant", [], {"value": ir.tensor(np.array([-1]))})]
+    places = [*magnitudes.outputs, *(node.outputs[0] for node in rows)]
+    peak = ir.Node("", "ReduceMax", places, [ir.AttrInt64("keepdims", 1 if rows else 0)])
     bounded = ir.Node("", "Max", [peak.outputs[0], least])
     scale = ir.Node("", "Div", [bounded.outputs[0], most])
     quotient = ir.Node("", "Div", [x, scale.outputs[0]])
     integers = ir.Node("", "Round", list(quotient.outputs))
     real = ir.Node("", "Mul", [integers.outputs[0], scale.outputs[0]])
-    return _named(x, [*limits, magnitudes, peak, bounded, scale, quotient, integers, real])
+    return _named(x, [*limits, magnitudes, *rows, peak, bounded, scale, quotient, integers, real])
 
 
 def _typed(node: ir.Node, like: ir.Value, name: str) -> None:

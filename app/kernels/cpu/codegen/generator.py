@@ -123,7 +123,7 @@ def tile(
     added.
 
     Where several steps lie together (`Vectors.together`) p counts such groups, whose elements of a are
-    neighbours.
+    neighbours. Where rows of a have a scale (`tiles.SCALED_PAIRS`) it follows their last element.
     """
     scalar = ELEMENTS[dtype][0]
     address, size = types.CPointer(scalar), types.int64
@@ -171,12 +171,12 @@ def tile(
 
         for r in range(rows):
             v.prefetch(builder.gep(c, [builder.mul(number(r), c_row)]), write=True)
-        state = [number(0), b, ahead, *[v.zero] * (cells * chains)]
+        state = [number(0), b, ahead, *[v.no_sum] * (cells * chains)]
         state = repeat(builder, builder.sdiv(k, number(unroll)), state, steps(unroll))
-        _, end, _, *sums = repeat(builder, builder.srem(k, number(unroll)), state, steps(1))
+        done, end, _, *sums = repeat(builder, builder.srem(k, number(unroll)), state, steps(1))
         while len(sums) > cells:
-            sums = [v.add(x, y) for x, y in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :])]
-        sums = v.scale(sums, end, columns)
+            sums = [v.add_sums(x, y) for x, y in zip(sums[: len(sums) // 2], sums[len(sums) // 2 :])]
+        sums = v.scale(sums, end, columns, [v.at(start, done) for start in starts])
 
         places = [(r, j * lanes) for r in range(rows) for j in range(columns)]
         for x, (r, j) in zip(epilogue.apply(v, sums, places), places):
@@ -231,16 +231,16 @@ def stream_tile(
 
             return body
 
-        state = [a, panels, *[v.zero] * (cells * unroll)]
+        state = [a, panels, *[v.no_sum] * (cells * unroll)]
         state = repeat(b, b.sdiv(k, number(unroll)), state, steps(unroll))
-        _, end, *found = repeat(b, b.srem(k, number(unroll)), state, steps(1))
+        done, end, *found = repeat(b, b.srem(k, number(unroll)), state, steps(1))
         for turn in range(1, unroll):
             own = found[turn * cells : (turn + 1) * cells]
-            found[:cells] = [v.add(x, y) for x, y in zip(found[:cells], own)]
+            found[:cells] = [v.add_sums(x, y) for x, y in zip(found[:cells], own)]
         scaled = []
         for s in range(streams):
             own = found[s * columns : (s + 1) * columns]
-            scaled += v.scale(own, v.at(end, b.mul(number(s), b_panel)), columns)
+            scaled += v.scale(own, v.at(end, b.mul(number(s), b_panel)), columns, [done])
         places = [(0, i * lanes) for i in range(cells)]
         for x, (_, j) in zip(epilogue.apply(v, scaled, places), places):
             v.store(x, v.at(c, j))

@@ -180,18 +180,18 @@ class Vectors:
             fourth = self.b.or_(fourth, self.b.and_(self.b.shl(words[i], all_(24 - 8 * i)), all_(mask)))
         return [self.b.sitofp(v, self.type) for v in (*words, fourth)]
 
-    def scale(self, sums: list[Any], end: Any, columns: int, factor: Any = None) -> list[Any]:
+    def scale(self, sums: list[Any], end: Any, columns: int, factors: Sequence[Any] = ()) -> list[Any]:
         """Rows of `columns` vectors of sums times what follows the last step of a panel, see `tiles`.
 
-        `factor` is the address of the scale of left operands, where they have one.
+        `factors` are addresses of the scales of left operands, where they have some: of each row, or one.
         """
         if not self.scaled:
             return sums
         scales = [self.load(self.at(end, self.lanes * j)) for j in range(columns)]
         if self.shorts:
-            scales = [self.multiply(x, self.broadcast(factor)) for x in scales]
+            scales = [self.multiply(x, y) for y in map(self.broadcast, factors) for x in scales]
             sums = [self.b.sitofp(x, self.type) for x in sums]
-        return [self.multiply(x, scales[i % columns]) for i, x in enumerate(sums)]
+        return [self.multiply(x, scales[i % len(scales)]) for i, x in enumerate(sums)]
 
     def right(self, pointer: Any, index: int) -> Any:
         """The address of the second operand's pointer[index]."""
@@ -238,6 +238,10 @@ class Vectors:
     def add(self, x: Any, y: Any) -> Any:
         """The sum of two vectors."""
         return self.b.fadd(x, y) if self.floating else self.b.add(x, y)
+
+    def add_sums(self, x: Any, y: Any) -> Any:
+        """The sum of two sums of `dot`."""
+        return self.b.add(x, y) if self.shorts else self.add(x, y)
 
     def multiply(self, x: Any, y: Any) -> Any:
         """The product of two vectors."""

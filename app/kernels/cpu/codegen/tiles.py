@@ -37,11 +37,12 @@ BFLOATS, SHIFTED_BFLOATS = "bfloat16x2", "bfloat16x2_shifted"
 # pairs, zeros at the end.
 TILED_BFLOATS = "bfloat16x2_tiled"
 BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS, TILED_BFLOATS)
-# Two int16 in the bits of one float32, low half first: float32 in fixed point. Left operands have one scale,
-# known when the kernel runs, right ones a scale for each column, which follows the last step of their panel;
-# sums of a panel are int32, see `SCALED_MOST`, then float32 times both scales.
+# Two int16 in the bits of one float32, low half first: float32 in fixed point. Left operands have a scale, of
+# a strip of an image or of a row, known when the kernel runs, right ones a scale for each column, which
+# follows the last step of their panel; sums of a panel are int32, see `SCALED_MOST`, then float32 times both.
 SCALED_PAIRS = "int16x2_scaled"
 SCALED_MOST = 2**13 - 1  # of the magnitude of left operands; right ones are so small that no sum leaves int32
+SCALED_STEPS = 320  # pairs along the reduction of a matrix product that share scales at most
 FLOAT_PAIRS = (*BFLOAT_PAIRS, SCALED_PAIRS)
 # float32 times right operands of 24 bits in fixed point, with a scale for each column: three quarters of the
 # memory, with the precision of a float32 at the largest of the column. Four steps of a reduction lie together
@@ -93,6 +94,8 @@ FIXED: Shapes = {4: (2, 1, 2, 1), 8: (2, 1, 2, 1), 16: (4, 2, 3, 1)}
 
 def shapes_of(dtype: str, vectors: int) -> Shapes:
     """Shapes of tiles with so many vectors of columns, if their type leaves a choice."""
+    if dtype == SCALED_PAIRS and vectors == max(NARROW):
+        return PAIRED
     return {TILED_BFLOATS: TILED, FIXED_POINT: FIXED}.get(dtype) or NARROW[vectors]
 
 
@@ -170,8 +173,9 @@ def symbol(dtype: str) -> str:
 
 
 def panel_sizes(dtype: str, width: int) -> tuple[int, int]:
-    """Right elements of a step of a panel of columns, and of what follows its last step."""
-    return (FIXED_WORDS * width, width) if dtype == FIXED_POINT else (width, 0)
+    """Right elements of a step of a panel of columns, and of what follows its last step or its chunks."""
+    step = FIXED_WORDS * width if dtype == FIXED_POINT else width
+    return step, width if dtype in (FIXED_POINT, SCALED_PAIRS) else 0
 
 
 def spare(dtype: str, lanes: int, shapes: Shapes = SHAPES) -> int:
@@ -188,8 +192,10 @@ def pack_columns(b: Array, width: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(wide.reshape(*batch, k, panels, width), -2, -3))
 
 
-def packed_panels(dtype: str, b: Array, width: int, lanes: int) -> Array:
-    """A constant second operand [..., k, n] as panels of columns for tiles of this type."""
+def packed_panels(dtype: str, b: Array, width: int, lanes: int, steps: int = 0) -> Array:
+    """A constant second operand [..., k, n] as panels of columns for tiles, scaled in chunks of `steps`."""
+    if dtype == SCALED_PAIRS:
+        return pack_scaled(b.reshape(b.shape[-2:]), width, steps)
     if dtype == FIXED_POINT:
         return pack_fixed(b.reshape(b.shape[-2:]), width, lanes)
     return in_right_element(dtype, pack_columns(b, width))
@@ -356,6 +362,19 @@ def scaled_integers(array: Array) -> tuple[Array, Array]:
 def pack_shorts(integers: Array) -> Array:
     """int16[..., k, n] to float32[..., ceil(k / 2), n]: neighbors along k in one element."""
     return pack_steps(integers, 2).view(np.float32)
+
+
+def pack_scaled(b: Array, width: int, steps: int) -> Array:
+    """float32[k, n] to panels [ceil(n / width), ...] of pairs of integers, in chunks of `steps` pairs.
+
+    Of a panel each chunk is [steps, width], fewer steps in the last one, and float32[width]: the scales of
+    its columns. Absent columns are zeros.
+    """
+    parts = []
+    for first in range(0, len(b), 2 * steps):
+        integers, scales = scaled_integers(b[first : first + 2 * steps].T)
+        parts += [pack_columns(pack_shorts(integers.T), width), pack_columns(scales[None], width)]
+    return np.concatenate(parts, axis=1)
 
 
 def pack_blocks(

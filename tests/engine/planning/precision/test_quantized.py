@@ -171,15 +171,18 @@ def test_products_in_bfloat16_err_as_simulated_and_others_not_at_all(
                 assert not used or np.abs(np.asarray(y) - np.asarray(exact)).max() > 1e-4 * scale
 
 
-def test_convolutions_in_int16_err_as_simulated(compiler: Compiler, tmp_path: Path) -> None:
-    given = Samples(tuple(models.inputs("cnn", 2)), tuple(models.inputs("cnn", 2, seed=9)), "given", ())
-    model, found, simulation, quantities = prepared("cnn", tmp_path)
-    convolutions = [s.name for s in found if s.op == "Conv"]
+@pytest.mark.parametrize(("name", "ops"), [("cnn", ("Conv",)), ("mlp", ("MatMul", "Gemm"))])
+def test_products_in_int16_err_as_simulated(
+    name: str, ops: tuple[str, ...], compiler: Compiler, tmp_path: Path
+) -> None:
+    given = Samples(tuple(models.inputs(name, 2)), tuple(models.inputs(name, 2, seed=9)), "given", ())
+    model, found, simulation, quantities = prepared(name, tmp_path)
+    products = [s.name for s in found if s.op in ops]
     with closing(seconds.Bench(compiler, given.held_back[0])) as bench:
         planner = Planner(
             host(), replace(OPTIONS, timings="predicted"), Bindings(), tmp_path, found, given, compiler, bench
         )
-        program = planner.plan(model, dict.fromkeys(convolutions, "int16"))
+        program = planner.plan(model, dict.fromkeys(products, "int16"))
         names = [
             n.name
             for s in program.steps
@@ -187,7 +190,9 @@ def test_convolutions_in_int16_err_as_simulated(compiler: Compiler, tmp_path: Pa
             for n in s.group.nodes
         ]
         used = {
-            name for name in convolutions if any(seconds.origin(n or "", convolutions) == name for n in names)
+            product
+            for product in products
+            if any(seconds.origin(n or "", products) == product for n in names)
         }
         outputs = planner.outputs(program)
     assert used
@@ -196,7 +201,7 @@ def test_convolutions_in_int16_err_as_simulated(compiler: Compiler, tmp_path: Pa
         (y,), (exact,) = own.values(), simulation.outputs_of(sample, {}, quantities).values()
         (told,) = simulation.outputs_of(sample, dict.fromkeys(used, "int16"), quantities).values()
         errors = [np.abs(np.asarray(a) - np.asarray(exact)).max() for a in (y, told)]
-        # Kernels have a scale for each strip, the simulation one for the tensor, which is larger.
+        # Kernels have scales of strips and chunks of rows, the simulation of the tensor or row, which are larger.
         assert 0 < errors[0] < 2 * errors[1]
 
 

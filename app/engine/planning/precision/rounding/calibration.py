@@ -75,6 +75,12 @@ class Calibration:
             if told is not None:
                 yield f"activation {name!r}: {told}"
 
+    def keep(self, offered: Offered) -> None:
+        """Forget weights of candidates that are not offered."""
+        kept = {(name, row.name) for name, rows in offered.items() for row in rows}
+        for key in self.weights.keys() - kept:
+            del self.weights[key]
+
     def refine(self, offered: Offered, step: Callable[[], None]) -> dict[tuple[str, str], float]:
         """Choose the rule of each activation's levels, and between both ways to round weights.
 

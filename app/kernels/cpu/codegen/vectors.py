@@ -260,6 +260,17 @@ def odds(_context, a, b):
     return a(a, b), generate
 
 
+@intrinsic
+def alternating(_context, a, b):
+    """The lanes of a and b in turn: a[0], b[0], a[1] ..."""
+
+    def generate(_context, builder, _signature, values):
+        order = [i // 2 + i % 2 * a.lanes for i in range(2 * a.lanes)]
+        return _shuffled(builder, *values, order)
+
+    return Vector(a.dtype, 2 * a.lanes)(a, a), generate
+
+
 def _matches(kind, args):
     """True for vectors of one kind, and for numbers of the type of their elements beside them."""
     return isinstance(kind, Vector) and all(a in (kind, kind.dtype) for a in args)

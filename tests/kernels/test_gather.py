@@ -238,3 +238,12 @@ def test_eye_like_makes_a_diagonal(compiler: Compiler, k: int) -> None:
     (y,) = run_text(compiler, "eye_like.rows", body, {"x": x})
     np.testing.assert_array_equal(y, np.eye(4, 5, k, dtype=np.float32))
     np.testing.assert_array_equal(y, reference(body, {"x": x})[0])
+
+
+@pytest.mark.parametrize("least", [0, -7])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_single_elements_are_gathered(compiler: Compiler, count: int, least: int) -> None:
+    x, i = counting((9, 7)), np.random.default_rng(count).integers(least, 7, count)
+    for threads in (1, 2, 5):
+        (y,) = run_text(compiler, "gather.rows", "Gather<axis = 1>(x, i)", {"x": x, "i": i}, threads=threads)
+        np.testing.assert_array_equal(y, x[:, i])

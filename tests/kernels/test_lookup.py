@@ -67,8 +67,8 @@ def test_an_empty_tensor_is_padded_with_the_value_only(compiler: Compiler) -> No
     x = np.ones((2, 0), np.float32)
     (y,) = run_text(compiler, "pad.lookup", "Pad (x, p)", {"x": x}, {"p": np.array([0, 1, 0, 2])})
     np.testing.assert_array_equal(y, np.zeros((2, 3), np.float32))
-    for given, pads in ((x, [0, 1, 0, 2]), (np.ones((2, 3), np.float32), [0, -3, 0, 2])):
-        group = text_group('Pad <mode = "edge"> (x, p)', {"x": given}, {"p": np.array(pads)})
+    for array, pads in ((x, [0, 1, 0, 2]), (np.ones((2, 3), np.float32), [0, -3, 0, 2])):
+        group = text_group('Pad <mode = "edge"> (x, p)', {"x": array}, {"p": np.array(pads)})
         rejection = implementation("pad.lookup", REGISTRY).rejection(group, context())
         assert "nothing to repeat" in (rejection or "")
 

@@ -86,7 +86,9 @@ def test_others_stay(body: str, tmp_path: Path) -> None:
     assert counted(signature, body, tmp_path)["RotaryEmbedding"] == 0
 
 
-def test_angles_that_differ_by_head_stay(tmp_path: Path) -> None:
-    signature = "(float[2,3,5,8] x, float[2,3,5,4] c, float[2,3,5,4] s) => (float[a,b,d,e] y)"
+@pytest.mark.parametrize(("kind", "heads"), [("float", 3), ("double", 1)])
+def test_angles_that_differ_by_head_stay_and_so_does_float64(kind: str, heads: int, tmp_path: Path) -> None:
+    table = f"{kind}[2,{heads},5,4]"
+    signature = f"({kind}[2,3,5,8] x, {table} c, {table} s) => ({kind}[a,b,d,e] y)"
     body = f"{HALVES}{PRODUCTS} y = Concat<axis = 3>(r, j)"
     assert counted(signature, body, tmp_path)["RotaryEmbedding"] == 0

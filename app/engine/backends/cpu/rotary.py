@@ -176,6 +176,8 @@ def _angles(n: _Nodes, tables: tuple[ir.Value, ir.Value], shape: tuple[int, int,
 def _replaced(node: ir.Node, x: _Source, parts: Parts, *, interleaved: bool) -> Replacement | None:
     """The operator in the place of a node that makes what x is, its first elements turned."""
     a, _, cos, sin = parts
+    if a.dtype != ir.DataType.FLOAT:  # the operator takes no float64
+        return None
     shape, half = graph.shape(x.value), (graph.shape(a) or (0,))[-1]
     tables = {(1,) * (4 - len(s)) + s for s in map(graph.shape, (cos, sin)) if s is not None and len(s) <= 4}
     if shape is None or len(shape) != 4 or len(tables) != 1 or math.prod(shape) == 0:

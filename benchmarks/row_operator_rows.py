@@ -1,10 +1,11 @@
 """More rows of `make bench-operators`: operators along rows, vectors, 16-bit floats and bytes that move."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks.operator_rows import Make, OperatorRow, Rows, both, bytes_of, given, normal
+from benchmarks.operator_rows import Make, OperatorRow, Rows, below, both, bytes_of, given, normal
 
 _FIRST = {"a": given(0)}
 _TWICE = {"r": given([2, 3])}
@@ -43,6 +44,18 @@ def _pairs(name: str, node: str, domain: str, *shapes: tuple[tuple[int, ...], tu
     )
 
 
+def _rotary(name: str, attributes: str, kind: str, make: Callable[..., Make]) -> Rows:
+    """Heads of 64 elements turned at the positions that a table of ids tells."""
+
+    def row(size: str, heads: int, length: int) -> OperatorRow:
+        node = f"RotaryEmbedding <{attributes}> (x, cos, sin, ids)"
+        tables = {"cos": make(128, 32), "sin": make(128, 32)}
+        inputs = {"x": make(1, heads, length, 64), "ids": given([list(range(length))])}
+        return OperatorRow(name, size, node, inputs, tables, {"y": kind}, 23)
+
+    return row("small", 2, 4), row("large", 4, 64)
+
+
 ROW_OPERATORS: Rows = (
     *(row for width in (10, 49, 64, 128, 196) for row in _softmax(width)),
     *both("AffineGrid", "AffineGrid(x, s)", normal(4, 2, 3), normal(4, 2, 3),
@@ -70,6 +83,24 @@ ROW_OPERATORS: Rows = (
             "com.microsoft", ((4, 1, 48), (4, 16, 48)), ((4, 1, 384), (4, 128, 384))),
     *both("QuantizeLinear to int8", "QuantizeLinear(x, s, z)", normal(1, 8, 10, 10), normal(2, 64, 64, 64),
           "int8", constants={"s": given(0.03, np.float32), "z": given(3, np.int8)}),
+    *_rotary("RotaryEmbedding", "interleaved = 0", "float", normal),
+    *_rotary("RotaryEmbedding of pairs", "interleaved = 1", "float", normal),
+    *_rotary("RotaryEmbedding of float16", "interleaved = 0", "float16", _half),
+    *_pairs("MatMul of points", "MatMul(x, z)", "", ((1, 100, 3), (1, 3, 3)), ((1, 36864, 3), (1, 3, 3))),
+    *_pairs("MatMul of columns of points", "MatMul(z, x)", "", ((1, 3, 100), (1, 2, 3)),
+            ((1, 3, 36864), (1, 2, 3))),
+    *both("ReduceLogSumExp of float16", "ReduceLogSumExp <keepdims = 0> (x, a)", _half(2, 10, 6, 6),
+          _half(2, 500, 200, 6), "float16", constants={"a": given([1, 2])}),
+    *both("Transpose of 85 rows of float16", "Transpose <perm = [0, 1, 3, 4, 2]> (x)", _half(1, 3, 85, 4, 4),
+          _half(1, 3, 85, 80, 80), "float16"),
+    *both("Gather of few columns", "Gather <axis = 1> (x, i)", normal(64, 8), normal(640, 64),
+          constants={"i": given([1, 3, 5])}),
+    *(OperatorRow("DynamicQuantizeLinear", size, "DynamicQuantizeLinear(x)", {"x": x},
+                  outputs={"y": "uint8", "scale": "float", "zero": "uint8"})
+      for size, x in (("small", normal(800)), ("large", normal(128, 64, 64)))),
+    *(OperatorRow("ScatterElements along rows", size, "ScatterElements <axis = 1> (x, i, u)",
+                  {"x": normal(n, c), "i": below(c, n, c // 5), "u": normal(n, c // 5)})
+      for size, n, c in (("small", 10, 30), ("large", 500, 1000))),
     *both("ReduceSumSquare of float16", "ReduceSumSquare <keepdims = 0> (x, a)", _half(2, 10, 6, 6),
           _half(2, 500, 200, 6), "float16", constants={"a": given([1, 2])}),
 )  # fmt: skip

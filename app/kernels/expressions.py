@@ -221,6 +221,9 @@ def converted(source: str, old: str, new: str) -> str:
         return source
     if new == "bool":
         return f"({source} != 0)"
+    if class_of(old) == "float" and new == "uint64":
+        most = f"np.{computed(old)}({2.0**63})"
+        return f"(np.uint64({source}) if {source} >= {most} else np.uint64(np.int64({source})))"
     if class_of(old) == "float":
         source = f"np.{_FIRST[new]}({source})" if new in _FIRST else source
     return f"np.{new}({source})"

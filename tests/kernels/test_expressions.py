@@ -264,7 +264,10 @@ def test_half_precision_rounds_once_to_the_nearest_even(dtype: str, compiler: Co
         np.testing.assert_array_equal(result.astype(np.float64), expected.astype(np.float64))
 
 
-CASTS = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
+CASTS = (
+    *("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    "bool",
+)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,13 @@ def test_casts_follow_numpy(source: str, compiler: Compiler) -> None:
         # NumPy leaves float to a narrower integer to the processor, which goes by int64 or int32.
         through = x.astype("int64") if x.dtype.kind == "f" and target[0] in "iu" else x
         np.testing.assert_array_equal(result, through.astype(target), err_msg=f"{source} to {target}")
+
+
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_numbers_from_2_to_the_63_become_uint64(source: str, compiler: Compiler) -> None:
+    x = np.array([2.0**63, 1.5 * 2.0**63, 2.0**64 - 2.0**41, 2.0**62, 7.9, -7.9], source)
+    (result,) = evaluate(compiler, (Case("Cast", None, ("uint64",)),), [x])
+    np.testing.assert_array_equal(result, np.array([int(v) % 2**64 for v in x], np.uint64))
 
 
 def test_the_text_of_every_expression_names_only_what_the_module_imports() -> None:

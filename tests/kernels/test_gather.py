@@ -238,3 +238,30 @@ def test_eye_like_makes_a_diagonal(compiler: Compiler, k: int) -> None:
     (y,) = run_text(compiler, "eye_like.rows", body, {"x": x})
     np.testing.assert_array_equal(y, np.eye(4, 5, k, dtype=np.float32))
     np.testing.assert_array_equal(y, reference(body, {"x": x})[0])
+
+
+@pytest.mark.parametrize("least", [0, -7])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_single_elements_are_gathered(compiler: Compiler, count: int, least: int) -> None:
+    x, i = counting((9, 7)), np.random.default_rng(count).integers(least, 7, count)
+    for threads in (1, 2, 5):
+        (y,) = run_text(compiler, "gather.rows", "Gather<axis = 1>(x, i)", {"x": x, "i": i}, threads=threads)
+        np.testing.assert_array_equal(y, x[:, i])
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_scatter_along_the_last_axis(compiler: Compiler, reduction: str) -> None:
+    rng = np.random.default_rng(6)
+    x, u = rng.standard_normal((4, 3, 9)), rng.standard_normal((3, 2, 20))
+    i = rng.integers(-9, 9, u.shape)
+    body = f'ScatterElements <axis = -1, reduction = "{reduction}"> (x, i, u)'
+    given = {"x": x, "i": i, "u": u}
+    (y,) = run_text(compiler, "scatter_elements.lines", body, given, threads=2)
+    expected = x.copy()
+    for place in np.ndindex(*u.shape):
+        at = (*place[:2], i[place])
+        expected[at] = u[place] + (expected[at] if reduction == "add" else 0)
+    np.testing.assert_array_equal(y, expected)
+    given["i"] = np.where(i == i[0, 0, 0], 9, i)  # outside
+    (y,) = run_text(compiler, "scatter_elements.lines", body, given)
+    assert np.isnan(y[0, 0]).all()

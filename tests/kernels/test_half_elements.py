@@ -58,6 +58,14 @@ CASES: dict[str, tuple[str, tuple[int, ...], dict[str, object]]] = {
     **{op: (f"{op}(x, a)", ROWS, {"a": 1}) for op in ("CumSum", "CumProd")},
     "CumSum of columns": ("CumSum(x, a)", ROWS, {"a": 0}),
     "TopK": ("TopK(x, k)", ROWS, {"k": [5]}),
+    **{
+        f"RotaryEmbedding, interleaved {i}": (
+            f"RotaryEmbedding<interleaved={i}>(x, s, b)",
+            (2, 3, 5, 44),
+            {"s": (2, 5, 21), "b": (2, 5, 21)},
+        )
+        for i in (0, 1)
+    },
     "Resize of the last axis": ('Resize<mode="cubic">(x, "", "", z)', (1, 2, 7, 9), {"z": [1, 2, 7, 25]}),
 }
 

@@ -46,6 +46,17 @@ def test_negative_pads_crop(compiler: Compiler) -> None:
     np.testing.assert_array_equal(y, np.pad(x[1:, :7], [(0, 1), (2, 0)], constant_values=-1))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+@pytest.mark.parametrize("pads", [(-1, 2), (9, -3), (-2, 11), (-8, 3), (-4, -5)])
+def test_what_negative_pads_leave_is_repeated(compiler: Compiler, mode: str, pads: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 10)).astype(np.float32)
+    body = f'Pad <mode = "{mode}"> (x, p, , a)'
+    (y,) = run_text(compiler, "pad.lookup", body, {"x": x}, {"p": np.array(pads), "a": np.array([1])})
+    before, after = pads
+    left = x[:, max(-before, 0) : 10 + min(after, 0)]
+    np.testing.assert_array_equal(y, np.pad(left, [(0, 0), (max(before, 0), max(after, 0))], mode))
+
+
 def test_the_fill_value_may_be_computed_at_run_time(compiler: Compiler) -> None:
     inputs = {"x": np.ones((2, 3), np.float32), "v": np.array(7, np.float32)}
     (y,) = run_text(compiler, "pad.lookup", "Pad (x, p, v)", inputs, {"p": np.array([0, 1, 0, 1])})
@@ -56,8 +67,10 @@ def test_an_empty_tensor_is_padded_with_the_value_only(compiler: Compiler) -> No
     x = np.ones((2, 0), np.float32)
     (y,) = run_text(compiler, "pad.lookup", "Pad (x, p)", {"x": x}, {"p": np.array([0, 1, 0, 2])})
     np.testing.assert_array_equal(y, np.zeros((2, 3), np.float32))
-    group = text_group('Pad <mode = "edge"> (x, p)', {"x": x}, {"p": np.array([0, 1, 0, 2])})
-    assert "nothing to repeat" in (implementation("pad.lookup", REGISTRY).rejection(group, context()) or "")
+    for array, pads in ((x, [0, 1, 0, 2]), (np.ones((2, 3), np.float32), [0, -3, 0, 2])):
+        group = text_group('Pad <mode = "edge"> (x, p)', {"x": array}, {"p": np.array(pads)})
+        rejection = implementation("pad.lookup", REGISTRY).rejection(group, context())
+        assert "nothing to repeat" in (rejection or "")
 
 
 @pytest.mark.parametrize("target", [(3, 8), (6, 4), (7, 3)])

@@ -131,6 +131,38 @@ def test_matrices_times_vectors(
     harness.assert_close(found, expected, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fixed", [(), ("a",), ("b",)], ids=["none fixed", "a fixed", "b fixed"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((4200, 3), (3, 3)),
+        ((2, 37, 1), (2, 1, 2)),
+        ((3, 5, 4), (4,)),
+        ((4, 100, 5), (5, 11)),
+        ((2, 1, 19, 4), (3, 4, 6)),
+        ((4,), (4, 301)),
+        ((2, 3), (3, 4200)),
+        ((7, 4), (5, 4, 23)),
+        ((13, 2), (2, 2060)),
+        ((1, 1), (1, 1)),
+    ],
+    ids=str,
+)
+def test_products_of_which_one_operand_is_small(
+    compiler: Compiler, shapes: tuple[tuple[int, ...], ...], fixed: tuple[str, ...], dtype: str
+) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (random(rng, dtype, shape) for shape in shapes)
+    expected = np.matmul(exact(a), exact(b))
+    for threads in (1, 2):
+        found = run(
+            compiler, "matmul.short", "y = MatMul(a, b)", {"a": a, "b": b}, expected.shape, fixed=fixed,
+            threads=threads,
+        )  # fmt: skip
+        harness.assert_close(found, expected, 1e-6 if dtype == "float32" else 1e-15)
+
+
 @pytest.mark.parametrize("fixed", [(), ("a",), ("b",)], ids=["none fixed", "a fixed", "b fixed"])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_matmul_equals_numpy(compiler: Compiler, shapes: tuple, fixed: tuple[str, ...]) -> None:

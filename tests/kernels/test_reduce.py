@@ -164,6 +164,18 @@ def test_infinite_exponents_do_not_turn_into_nan(compiler: Compiler) -> None:
     np.testing.assert_allclose(reduce(compiler, "ReduceLogSumExp", x.T.copy(), (0,), keepdims=0), want)
 
 
+@pytest.mark.parametrize("width", [2, 6, 37, 300])
+@pytest.mark.parametrize("count", [1, 7, 60])
+def test_exponents_of_short_rows_are_added_several_rows_at_a_time(
+    compiler: Compiler, width: int, count: int
+) -> None:
+    x = np.random.default_rng(8).uniform(-30, 30, (2, count, width)).astype(np.float32)
+    x[0, :, 1], x[1, 0, 0] = -np.inf, np.inf
+    with np.errstate(divide="ignore"):
+        want = np.logaddexp.reduce(x.astype(np.float64), 1)
+    assert_close(reduce(compiler, "ReduceLogSumExp", x, (1,), keepdims=0), want.astype(np.float32), 2e-6)
+
+
 @pytest.mark.parametrize(
     ("row", "op", "oracle"),
     [

@@ -36,18 +36,28 @@ def test_regions_are_aligned(compiler: Compiler, mode: str, ratio: int, place: s
 
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("channels", [16, 21])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("ratio", [0, 2])
 @pytest.mark.parametrize("name", ["roi_align.blocked", "roi_align.last"])
-def test_vectors_of_channels_are_aligned(compiler: Compiler, name: str, channels: int, lanes: int) -> None:
+def test_vectors_of_channels_are_aligned(
+    compiler: Compiler, name: str, ratio: int, mode: str, channels: int, lanes: int
+) -> None:
     random = np.random.default_rng(5)
     inputs = {
         "x": random.standard_normal((2, channels, 9, 7)).astype(np.float32),
         "rois": regions(random, 6, 12.0),
         "images": random.integers(0, 2, 6),
     }
-    body = "RoiAlign <output_height = 3, output_width = 2, sampling_ratio = 2> (x, rois, images)"
+    body = (
+        f'RoiAlign <output_height = 3, output_width = 2, sampling_ratio = {ratio}, mode = "{mode}"> '
+        "(x, rois, images)"
+    )
     group = text_group(body, inputs, opset=16)
     (found,) = run_group(implementation(name), group, inputs, compiler, threads=2, lanes=lanes)
-    assert_close(found, reference(body, inputs, opset=16)[0], 1e-5)
+    (expected,) = run_text(compiler, "roi_align.spans", body, inputs, opset=16)
+    assert_close(found, expected, 1e-6)
+    if mode == "avg":
+        assert_close(found, reference(body, inputs, opset=16)[0], 1e-5)
 
 
 def test_before_version_16_regions_are_not_shifted(compiler: Compiler) -> None:
@@ -63,14 +73,17 @@ def test_before_version_16_regions_are_not_shifted(compiler: Compiler) -> None:
     assert_close(found, reference(newer, inputs, opset=16)[0], 1e-5)
 
 
-def test_regions_without_bounds_take_no_time(compiler: Compiler) -> None:
+@pytest.mark.parametrize("name", ["roi_align.spans", "roi_align.blocked"])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_regions_without_bounds_take_no_time(compiler: Compiler, mode: str, name: str) -> None:
     x = np.random.default_rng(3).standard_normal((1, 1, 5, 5)).astype(np.float32)
     rois = np.array(
         [[-1e30, 0, 1e30, 4], [np.nan, 0, 1, 1], [0, 0, np.inf, np.inf], [2, 2, 3, 3]], np.float32
     )
     inputs = {"x": x, "rois": rois, "images": np.array([0, 0, 0, 7])}
-    body = "RoiAlign <output_height = 2, output_width = 2> (x, rois, images)"
-    (found,) = run_text(compiler, "roi_align.spans", body, inputs, opset=16)
+    body = f'RoiAlign <output_height = 2, output_width = 2, mode = "{mode}"> (x, rois, images)'
+    group = text_group(body, inputs, opset=16)
+    (found,) = run_group(implementation(name), group, inputs, compiler)
     assert np.isnan(found[3]).all()  # of no image
 
 

@@ -56,6 +56,7 @@ class RewriteRule:
         False  # whether extents decide if it applies; regions of shapes have one graph, without it
     )
     for_libraries: bool = False  # whether it applies only to libraries, and to regions of shapes
+    makes: str = ""  # operator of the default domain that portable rules would take apart again
 
     @property
     def name(self) -> str:

@@ -68,16 +68,19 @@ def reduce(
 ) -> Counter[str]:
     """Apply the rules, `more` among them, until none does; how often each did.
 
+    Operators that `more` make are not taken apart.
+
     `typed` tells that the types are inferred. Rules state those of what they make: only where some
     shape is left open can another inference tell more.
 
     Raises:
         GraphError: operands do not fit an operator.
     """
+    kept = {rule.makes for rule in more if rule.makes}
     rows = (
         *constant_folding.rows(constant_folding.Budget(growth)),
         *gradients.ROWS,
-        *contrib.ROWS,
+        *(rule for rule in contrib.ROWS if rule.domain or kept.isdisjoint(rule.ops)),
         *contrib_attention.ROWS,
         *contrib_quantized.ROWS,
         *classical.ROWS,

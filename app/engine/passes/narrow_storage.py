@@ -35,7 +35,7 @@ CONVERTING = frozenset(
     | {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"}
     | {"ReduceLogSum", "ReduceSumSquare", "ReduceLogSumExp", "GlobalAveragePool", "GlobalMaxPool"}
     | {"GlobalLpPool", "MaxPool", "AveragePool", "LpPool", "Resize", "Upsample"}
-    | {"ArgMax", "ArgMin", "CumProd", "CumSum", "Hardmax", "TopK"}
+    | {"ArgMax", "ArgMin", "CumProd", "CumSum", "Hardmax", "TopK", "RotaryEmbedding"}
 )
 ROUNDS = 4  # of leaving out what no kernel takes
 

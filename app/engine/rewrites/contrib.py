@@ -210,35 +210,31 @@ def rotary_embedding(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
         return None
     shape, half = graph.static_shape(x), graph.static_shape(cos)[-1]
     heads = graph.attribute(node, "num_heads", 0) or (shape[2] // (2 * half) if len(shape) == 3 else 0)
+    wide, width, batch, length = x, shape[-1], shape[0], shape[-2]
     if len(shape) == 3:  # [batch, positions, heads, width]
-        batch, length, size = shape
-        wide = n("Reshape", x, n.constant([batch, length, heads, size // heads]))
-    else:
-        batch, heads, length, _ = shape
-        wide = n("Transpose", x, perm=[0, 2, 1, 3])
-    width = graph.static_shape(x)[-1] // (heads if len(shape) == 3 else 1)
-    angles = [_at_positions(n, table, ids, (batch, length, half)) for table in (cos, sin)]
+        width //= heads
+        wide = n("Reshape", x, n.constant([batch, length, heads, width]))
+    at = [length, 1] if len(shape) == 3 else [1, length]
+    angles = [_at_positions(n, table, ids, (batch, *at, half), length) for table in (cos, sin)]
     turned = rotated(n, wide, angles, 2 * half, width, bool(graph.attribute(node, "interleaved", 0)))
-    if len(shape) == 3:
-        return [n("Reshape", turned, n.constant(shape))]
-    return [n("Transpose", turned, perm=[0, 2, 1, 3])]
+    return [n("Reshape", turned, n.constant(shape)) if len(shape) == 3 else turned]
 
 
-def _at_positions(n: Nodes, table: ir.Value | None, ids: ir.Value | None, shape: tuple[int, ...]) -> Any:
-    """[batch, positions, 1, half] of a table [positions, half]."""
-    batch, length, half = shape
-    found = table
+def _at_positions(
+    n: Nodes, table: ir.Value | None, ids: ir.Value | None, shape: tuple[int, ...], length: int
+) -> Any:
+    """Rows of a table [positions, half] in a shape whose axes are batch, `length` and 1, half."""
+    found, batch = table, shape[0]
     if ids is not None:
         if graph.static_shape(ids) == (1,) and (batch, length) != (1, 1):  # the first position
             ids = n("Add", ids, n.constant(np.arange(length)[None]))
-            found = n("Gather", table, ids)
-            return n("Reshape", found, n.constant([1, length, 1, half]))
+            batch = 1
         found = n("Gather", table, ids)
-    return n("Reshape", found, n.constant([batch, length, 1, half]))
+    return n("Reshape", found, n.constant([batch, *shape[1:]]))
 
 
 def rotated(n: Nodes, x: Any, angles: list[Any], turned: int, width: int, interleaved: bool) -> Any:
-    """[batch, positions, heads, width], the first `turned` elements of each head turned."""
+    """x, the first `turned` of the `width` elements of its last axis turned."""
     rest: list[Any] = []
     if turned < width:
         x, tail = n("Split", x, n.constant([turned, width - turned]), axis=-1, outputs=2)

@@ -5,10 +5,34 @@ should have produced becomes poison, all bits set (NaN in floating point, -1 in 
 and no byte outside the operands is touched. Indices that are constant are checked when planning.
 """
 
+from app.kernels.cpu.access import read, write
+from app.kernels.cpu.codegen.inner import njit
+
+
+@njit
+def _are_inside(indices, first, last, size):
+    """True if all of indices[first:last] are from 0 to size - 1."""
+    lowest, highest = 0, 0
+    for i in range(first, last):
+        lowest = min(lowest, indices[i])
+        highest = max(highest, indices[i])
+    return lowest >= 0 and highest < size
+
 
 def gather(x, indices, y, size, inner, count, begin, end):
     """y[o, j, i] = x[o, indices[j], i]. x: T[o, size, inner]; units are rows o · count + j."""
     unit = begin
+    if inner == 1 and _are_inside(indices, 0, count, size):
+        base = begin // count * size
+        first = begin % count
+        while unit < end:
+            last = min(count, first + end - unit)
+            for j in range(first, last):
+                write(y, unit - first + j, read(x, base + read(indices, j)))
+            unit += last - first
+            base += size
+            first = 0
+        return
     while unit < end:
         o = unit // count
         first = unit - o * count
@@ -47,11 +71,7 @@ def gather_elements(x, indices, y, table, rank, size, stride, n0, sx0, begin, en
             base += rest % n * table[2 * axis + 1]
             rest = rest // n
         line = unit - first
-        lowest, highest = 0, 0
-        for i in range(first, last):
-            lowest = min(lowest, indices[line + i])
-            highest = max(highest, indices[line + i])
-        if lowest >= 0 and highest < size:
+        if _are_inside(indices, line + first, line + last, size):
             if sx0 == 0 and stride == 1:
                 for i in range(first, last):
                     y[line + i] = x[base + indices[line + i]]

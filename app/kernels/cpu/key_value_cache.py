@@ -1,5 +1,6 @@
 """Keys and values behind those of a cache, and queries, both turned by angles of their positions."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,10 @@ from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.instructions import I64
 from app.kernels.cpu.codegen.sizes import SizeTable
+from app.kernels.cpu.codegen.vectors import alternating, evens, load, lower_half, odds, store, upper_half
+from app.kernels.cpu.extrema import like
+
+LANES = 8  # pairs that are turned at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +52,30 @@ def _copy(y, x, n):
 
 
 @njit(error_model="numpy", boundscheck=False)
-def _turn(y, x, cos, sin, half, first, second, step):
-    """Element pairs i * step + first and i * step + second of a row, turned."""
-    for i in range(half):
-        a, b = x[i * step + first], x[i * step + second]
-        y[i * step + first] = a * cos[i] - b * sin[i]
-        y[i * step + second] = a * sin[i] + b * cos[i]
+def _turn(y, x, cos, sin, half, interleaved):
+    """Pairs of a row, turned: elements i and half + i, or 2i and 2i + 1 where they are interleaved.
+
+    y may be x: a pair is read before it is written.
+    """
+    done = 0
+    while done + LANES <= half:
+        c, s = load(cos, done, LANES), load(sin, done, LANES)
+        if interleaved:
+            low, high = load(x, 2 * done, LANES), load(x, 2 * done + LANES, LANES)
+            a, b = evens(low, high), odds(low, high)
+            pairs = alternating(a * c - b * s, a * s + b * c)
+            store(y, 2 * done, lower_half(pairs))
+            store(y, 2 * done + LANES, upper_half(pairs))
+        else:
+            a, b = load(x, done, LANES), load(x, half + done, LANES)
+            store(y, done, a * c - b * s)
+            store(y, half + done, a * s + b * c)
+        done += LANES
+    for i in range(done, half):
+        first, second = (2 * i, 2 * i + 1) if interleaved else (i, half + i)
+        a, b = x[first], x[second]
+        y[first] = a * cos[i] - b * sin[i]
+        y[second] = a * sin[i] + b * cos[i]
 
 
 def lengths_of(last, y, rows, begin, end):
@@ -96,8 +119,28 @@ def append(x, y, cos, sin, lengths, sizes, begin, end):
         turned = 2 * n.half
         if n.half:
             c, d = at(cos, position * n.half), at(sin, position * n.half)
-            if n.interleaved:
-                _turn(target, source, c, d, n.half, 0, 1, 2)
-            else:
-                _turn(target, source, c, d, n.half, 0, n.half, 1)
+            _turn(target, source, c, d, n.half, n.interleaved)
         _copy(at(target, turned), at(source, turned), n.width - turned)
+
+
+def turn(x, y, cos, sin, positions, width, half, interleaved, rows, together, length, begin, end):
+    """Rows of x, the first 2 * half elements of each turned, to y, which may be x. Units are rows.
+
+    x, y: T[units, width]; row r has number r // rows * together + r % together among the rows of angles,
+    cos and sin: T[length, half], or among `positions`: int64, of rows of angles, if `length` is not 0.
+    A position that does not exist makes NaN.
+    """
+    for unit in range(begin, end):
+        row = unit // rows * together + unit % together
+        exists = True
+        if length:
+            row = positions[row]
+            row += length if row < 0 else 0
+            exists = 0 <= row < length
+        source, target = at(x, unit * width), at(y, unit * width)
+        if exists:
+            _turn(target, source, at(cos, row * half), at(sin, row * half), half, interleaved)
+        else:
+            for i in range(2 * half):
+                target[i] = like(x[0], math.nan)
+        _copy(at(target, 2 * half), at(source, 2 * half), width - 2 * half)

@@ -9,7 +9,10 @@ import numpy as np
 
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.extrema import maximum, minimum
+from app.kernels.cpu.codegen.intrinsics import select
+from app.kernels.cpu.codegen.vectors import load, splat
+from app.kernels.cpu.softmax import SHORT_LANES, joined
+from app.kernels.cpu.sums import inlined
 
 _compiled = njit(error_model="numpy", boundscheck=False)
 ROUNDER = np.float32(12582912.0)  # 1.5 · 2 ** 23: adding and subtracting it rounds half to even
@@ -24,22 +27,36 @@ def rounded(v):
     return (v + ROUNDER) - ROUNDER
 
 
-@_compiled
-def lowest(x, n):
-    """min(0, x[0], …, x[n - 1]); NaN if any is."""
-    low = ZERO
-    for i in range(n):
-        low = minimum(low, x[i])
-    return low
+@inlined
+def _lower(a, b):
+    return select(b < a, b, a)
+
+
+@inlined
+def _higher(a, b):
+    return select(b > a, b, a)
+
+
+@inlined
+def _unordered(a, b):
+    """B if it is NaN, else a."""
+    return select(b == b, a, b)
 
 
 @_compiled
-def highest(x, n):
-    """max(0, x[0], …, x[n - 1]); NaN if any is."""
-    high = ZERO
-    for i in range(n):
-        high = maximum(high, x[i])
-    return high
+def range_of(x, n):
+    """The lowest and the highest of x[0], …, x[n - 1] and 0; NaN if any is."""
+    a = b = c = d = nan = other = splat(ZERO, SHORT_LANES)
+    whole = n - n % (2 * SHORT_LANES)
+    for i in range(0, whole, 2 * SHORT_LANES):
+        v, w = load(x, i, SHORT_LANES), load(x, i + SHORT_LANES, SHORT_LANES)
+        a, c, nan = _lower(a, v), _higher(c, v), _unordered(nan, v)
+        b, d, other = _lower(b, w), _higher(d, w), _unordered(other, w)
+    low, high = joined(_lower(a, b), _lower), joined(_higher(c, d), _higher)
+    odd = joined(_unordered(nan, other), _unordered)
+    for i in range(whole, n):
+        low, high, odd = _lower(low, x[i]), _higher(high, x[i]), _unordered(odd, x[i])
+    return low + odd, high + odd
 
 
 @_compiled
@@ -60,8 +77,7 @@ def ranges(x, limits, n, chunk, begin, end):
     for unit in range(begin, end):
         first = unit * chunk
         count = min(chunk, n - first)
-        limits[2 * unit] = lowest(at(x, first), count)
-        limits[2 * unit + 1] = highest(at(x, first), count)
+        limits[2 * unit], limits[2 * unit + 1] = range_of(at(x, first), count)
 
 
 @_compiled
@@ -82,15 +98,9 @@ def quantize(x, limits, y, scale, zero, n, chunk, units, begin, end):
     if begin == 0:
         scale[0] = step
         zero[0] = np.uint8(np.int32(origin))
-    for i in range(begin * chunk, min(end * chunk, n)):
-        q = min(max(rounded(x[i] / step) + origin, ZERO), LEVELS)
-        y[i] = np.uint8(np.int32(q))
-
-
-@_compiled
-def range_of(x, n):
-    """The lowest and the highest of x[0], …, x[n - 1] and 0."""
-    return lowest(x, n), highest(x, n)
+    for unit in range(end - 1, begin - 1, -1):  # the end of x is what the first call has left in a cache
+        for i in range(unit * chunk, min((unit + 1) * chunk, n)):
+            y[i] = np.uint8(np.int32(_lower(LEVELS, _higher(ZERO, rounded(x[i] / step) + origin))))
 
 
 @_compiled
@@ -102,7 +112,7 @@ def centered(x, y, n, low, high):
     step = scale_of(low, high)
     origin = zero_of(low, step)
     for i in range(n):
-        y[i] = np.int16(np.int32(min(max(rounded(x[i] / step) + origin, ZERO), LEVELS) - origin))
+        y[i] = np.int16(np.int32(_lower(LEVELS, _higher(ZERO, rounded(x[i] / step) + origin)) - origin))
     if n % 2:
         y[n] = 0
     return step

@@ -9,6 +9,7 @@ from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.extrema import like, maximum
 
 CHANNELS = 64  # of which the pixels around a place are read together
+FEW = 16  # places along a bin that are looked at one by one
 MOST = 2**30  # places along a bin of a region without bounds
 
 
@@ -31,6 +32,22 @@ def places(size, ratio):
 
 
 @njit
+def inside(corner, share, samples, extent):
+    """Half-open range of places corner + s * share that may lie inside, of which there are few.
+
+    Where the others are many they need not be looked at one by one.
+    """
+    one = like(corner, 1)
+    if samples <= FEW:
+        return 0, samples
+    if share > like(corner, 0):
+        begin = max(int(min((-one - corner) / share, like(one, MOST))) - 1, 0)
+        end = int(max(min((like(one, extent) - corner) / share, like(one, MOST)), -one)) + 2
+        return begin, max(min(end, samples), begin)
+    return 0, samples if share == share else 0
+
+
+@njit
 def spans(first, place, weight, at, start, size, bins, samples, extent):
     """Pixels that the places of each bin along an axis read: (first pixel, pixels) and their weights.
 
@@ -42,10 +59,7 @@ def spans(first, place, weight, at, start, size, bins, samples, extent):
     share = size / like(one, max(samples, 1))
     for b in range(bins):
         corner = start + like(one, b) * size + like(one, 0.5) * share
-        begin, end = 0, samples
-        if share > zero:  # the places that may lie inside, of which there are few where the others are many
-            begin = max(int(min((-one - corner) / share, like(one, MOST))) - 1, 0)
-            end = min(int(max(min((like(one, extent) - corner) / share, like(one, MOST)), -one)) + 2, samples)
+        begin, end = inside(corner, share, samples, extent)
         line = at + b * extent
         low, high = extent, -1
         for s in range(begin, end):
@@ -172,27 +186,47 @@ def roi_align_max(x, rois, images, y, scales, count, channels, h, w, oh, ow, rat
             for unit in range(bins):
                 i, j = unit // ow, unit % ow
                 at = target + unit
-                for c in range(size):
-                    y[at + c * bins] = -math.inf if is_image and high * wide > 0 else zero
-                for s in range(high * wide if is_image else 0):
-                    v = top + like(one, i) * bin_h + (like(one, s // wide) + like(one, 0.5)) * step_h
-                    u = left + like(one, j) * bin_w + (like(one, s % wide) + like(one, 0.5)) * step_w
+                a, b = seen(top + like(one, i) * bin_h, step_h, high, h)
+                c, d = seen(left + like(one, j) * bin_w, step_w, wide, w)
+                least = first_maximum(zero, high, wide, (b - a, d - c), is_image)
+                for k in range(size):
+                    y[at + k * bins] = least
+                for r in range(a, b if is_image else a):
+                    v = top + like(one, i) * bin_h + (like(one, r) + like(one, 0.5)) * step_h
                     row, next_row, f, is_row = corners(v, h)
-                    column, next_column, g, is_column = corners(u, w)
-                    if is_row and is_column:
-                        first, second = plane + row * w, plane + next_row * w
-                        _largest_corner(
-                            x, first + column, first + next_column, second + column, second + next_column,
-                            y, at,
-                            (one - f) * (one - g), (one - f) * g, f * (one - g), f * g,
-                            size, image_size, bins,
-                        )  # fmt: skip
-                    else:
-                        for c in range(size):
-                            y[at + c * bins] = maximum(zero, y[at + c * bins])
-                if not is_image:
-                    for c in range(size):
-                        y[at + c * bins] = zero / zero
+                    for s in range(c, d):
+                        u = left + like(one, j) * bin_w + (like(one, s) + like(one, 0.5)) * step_w
+                        column, next_column, g, is_column = corners(u, w)
+                        if is_row and is_column:
+                            first, second = plane + row * w, plane + next_row * w
+                            _largest_corner(
+                                x, first + column, first + next_column, second + column, second + next_column,
+                                y, at,
+                                (one - f) * (one - g), (one - f) * g, f * (one - g), f * g,
+                                size, image_size, bins,
+                            )  # fmt: skip
+                        else:
+                            for k in range(size):
+                                y[at + k * bins] = maximum(zero, y[at + k * bins])
+
+
+@njit
+def seen(start, step, samples, extent):
+    """The places of a bin from `start` on that may lie inside."""
+    return inside(start + like(start, 0.5) * step, step, samples, extent)
+
+
+@njit
+def first_maximum(zero, high, wide, shape, is_image):
+    """What maxima of `high * wide` places begin with, of which those in a grid of this shape are looked at.
+
+    Zero counts for all others, and where there is none; NaN where there is no image.
+    """
+    if not is_image:
+        return zero / zero
+    if high > 0 and wide > 0 and shape == (high, wide):
+        return like(zero, -math.inf)
+    return zero
 
 
 @njit
@@ -203,6 +237,64 @@ def _largest_corner(x, p0, p1, p2, p3, y, at, w0, w1, w2, w3, size, image_size, 
         upper = maximum(w0 * x[p0 + plane], w1 * x[p1 + plane])
         lower = maximum(w2 * x[p2 + plane], w3 * x[p3 + plane])
         y[at + c * bins] = maximum(maximum(upper, lower), y[at + c * bins])
+
+
+_LARGEST = """\
+from app.kernels.cpu.codegen.vectors import load, splat, store
+from app.kernels.cpu.extrema import like, maximum
+from app.kernels.cpu.regions import corners, first_maximum, places, region, seen
+
+
+def kernel(
+    x, rois, images, y, scales, vectors, x_image, y_image, step, count, channels, h, w, oh, ow, ratio,
+    begin, end
+):
+    zero, one = like(scales[0], 0), like(scales[0], 1)
+    for roi in range(begin, end):
+        image = images[roi]
+        left, bin_w = region(rois, roi, 0, scales[0], scales[1], ow)
+        top, bin_h = region(rois, roi, 1, scales[0], scales[1], oh)
+        high, wide = places(bin_h, ratio), places(bin_w, ratio)
+        step_h, step_w = bin_h / like(one, max(high, 1)), bin_w / like(one, max(wide, 1))
+        is_image = 0 <= image < count
+        for unit in range(oh * ow):
+            i, j = unit // ow, unit % ow
+            to = roi * y_image + unit * step
+            a, b = seen(top + like(one, i) * bin_h, step_h, high, h)
+            c, d = seen(left + like(one, j) * bin_w, step_w, wide, w)
+            least = splat(first_maximum(zero, high, wide, (b - a, d - c), is_image), {lanes})
+            for k in range(channels):
+                store(y, to + vectors[2 * k + 1], least)
+            for r in range(a, b if is_image else a):
+                v = top + like(one, i) * bin_h + (like(one, r) + like(one, 0.5)) * step_h
+                row, next_row, f, is_row = corners(v, h)
+                for s in range(c, d):
+                    u = left + like(one, j) * bin_w + (like(one, s) + like(one, 0.5)) * step_w
+                    column, next_column, g, is_column = corners(u, w)
+                    if is_row and is_column:
+                        first = image * x_image + row * w * step
+                        second = image * x_image + next_row * w * step
+                        m, n = first + column * step, first + next_column * step
+                        p, q = second + column * step, second + next_column * step
+                        wm, wn = splat((one - f) * (one - g), {lanes}), splat((one - f) * g, {lanes})
+                        wp, wq = splat(f * (one - g), {lanes}), splat(f * g, {lanes})
+                        for k in range(channels):
+                            source, target = vectors[2 * k], to + vectors[2 * k + 1]
+                            best = load(y, target, {lanes})
+                            best = maximum(wm * load(x, m + source, {lanes}), best)
+                            best = maximum(wn * load(x, n + source, {lanes}), best)
+                            best = maximum(wp * load(x, p + source, {lanes}), best)
+                            store(y, target, maximum(wq * load(x, q + source, {lanes}), best))
+                    else:
+                        for k in range(channels):
+                            target = to + vectors[2 * k + 1]
+                            store(y, target, maximum(splat(zero, {lanes}), load(y, target, {lanes})))
+"""
+
+
+def roi_align_largest(lanes: int) -> str:
+    """Source of a kernel as `roi_align_max`, with operands as the kernel of `roi_align` of so many lanes."""
+    return _LARGEST.format(lanes=lanes)
 
 
 def max_roi_pool(x, rois, y, scale, line, edges, count, channels, h, w, oh, ow, begin, end, thread):

@@ -31,7 +31,17 @@ def kernel(
             entry += i * table[3 * axis + 1]
             base += i * table[3 * axis + 2]
         inside = True
-        for k in range(count):
+        for k in range(count if n == 1 else 0):
+            line, j = entry + k * step, 0
+            place = indices[line]
+            if place < 0:
+                place += size
+            if 0 <= place < size:
+                target = base + place * stride
+                y[target + j] = {row}
+            else:
+                inside = False
+        for k in range(count if n > 1 else 0):
             line = entry + k * step
             first = indices[line]
             differ = first ^ first

@@ -305,7 +305,6 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
     grows in the outputs, its root the worst of them; vectors of neighbours without a better one are passed
     over. Units are outer * inner.
     """
-    neighbours = LANES if inner == 1 else 1
     if k == 0:
         return
     for unit in range(begin, end):
@@ -318,17 +317,25 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
         for i in range(k // 2):
             _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
         worst = y[at]
-        for low in range(k, n, neighbours):
-            left = _candidates(x, source + low * inner, min(neighbours, n - low), worst, largest)
+        for i in range(k, n if inner > 1 else k):
+            v = x[source + i * inner]
+            is_after = v <= worst if largest else v >= worst
+            if not is_after and _before(v, i, worst, indices[at], largest):
+                y[at] = v
+                indices[at] = i
+                _sift(y, indices, at, inner, 0, k, largest)
+                worst = y[at]
+        for low in range(k, n if inner == 1 else k, LANES):
+            left = _candidates(x, source + low, min(LANES, n - low), worst, largest)
             while left:
                 i = low + _first_bit(left)
                 left &= left - 1
-                v = x[source + i * inner]
+                v = x[source + i]
                 # The earlier one of equals stays; the worst may be another by now.
                 if _before(v, i, worst, indices[at], largest):
                     y[at] = v
                     indices[at] = i
-                    _sift(y, indices, at, inner, 0, k, largest)
+                    _sift(y, indices, at, 1, 0, k, largest)
                     worst = y[at]
         for size in range(k - 1, 0, -1):
             c = at + size * inner

@@ -314,13 +314,14 @@ def log_sum_exp_rows(x, y, n, k1, k2, a0, a1, a2, r0, r1, b0, b1, begin, end):
 
 
 def log_sum_exp_columns(
-    x, y, sums, m, columns, inner, blocks, k1, k2, a0, a1, a2, r0, r1, r2, b0, b1, b2, begin, end, thread
-):
+    x, y, sums, m, columns, inner, blocks, repeat, k1, k2, a0, a1, a2, r0, r1, r2, b0, b1, b2,
+    begin, end, thread
+):  # fmt: skip
     """log(sum(exp(x))) of whole rows; arguments as `app.kernels.cpu.reduce:columns`."""
     s = thread * columns
     for unit in range(begin, end):
         low = unit % blocks * columns
-        width = min(columns, inner - low)
+        width = inner * repeat if repeat > 1 else min(columns, inner - low)
         kept = unit // blocks
         first = kept // k2 // k1 * a0 + kept // k2 % k1 * a1 + kept % k2 * a2 + low
         for j in range(s, s + width):
@@ -332,11 +333,20 @@ def log_sum_exp_columns(
                     at = first + j0 * b0 + j1 * b1 + j2 * b2
                     for j in range(width):
                         m[s + j] = maximum(x[at + j], m[s + j])
+        for q in range(1, repeat):
+            for j in range(s, s + inner):
+                m[j] = maximum(m[j + q * inner], m[j])
+        for q in range(1, repeat):
+            for j in range(s, s + inner):
+                m[j + q * inner] = m[j]
         for j0 in range(r0):
             for j1 in range(r1):
                 for j2 in range(r2):
                     at = first + j0 * b0 + j1 * b1 + j2 * b2
                     for j in range(width):
                         sums[s + j] += exp(x[at + j] - m[s + j])
-        for j in range(width):
+        for q in range(1, repeat):
+            for j in range(s, s + inner):
+                sums[j] += sums[j + q * inner]
+        for j in range(min(width, inner)):
             y[kept * inner + low + j] = _log_sum_exp(m[s + j], sums[s + j])

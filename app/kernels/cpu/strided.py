@@ -343,7 +343,7 @@ def part_planes(_context, x, x0, y, y0, stride, count, lanes):
 
 def _extent(pointer):
     """Rows and columns of a register tile: 128 or 256 bits a row."""
-    return {8: 16, 16: 8, 32: 8, 64: 4}[pointer.dtype.bitwidth]
+    return {8: 16, 16: 16, 32: 8, 64: 4}[pointer.dtype.bitwidth]
 
 
 def _width(pointer):

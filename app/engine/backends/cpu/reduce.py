@@ -182,9 +182,13 @@ def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     if found.inner_reduced:
         return (kernel_call(rows, (*of_values(x, y), *numbers), found.outputs, static),)
     width, blocks = numbers[:2]
-    if op != "log_sum_exp":
-        numbers = _repeated(numbers)
-    operands: Operands = (*of_values(x, y), columns_of(wide), columns_of(narrow), COLUMNS, *numbers)
+    operands: Operands = (
+        *of_values(x, y),
+        columns_of(wide),
+        columns_of(narrow),
+        COLUMNS,
+        *_repeated(numbers),
+    )
     units = found.outputs // max(width, 1) * blocks
     return (kernel_call(columns, operands, units, static, takes_thread=True),)
 

@@ -10,7 +10,7 @@ from app.engine.backends.cpu.rows import after, group_roofline
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, Workspace
 from app.engine.core.group import Group
-from app.engine.core.registry import LANEWISE, Cost, Implementation, Layouts, Lower, PlanningContext
+from app.engine.core.registry import LANEWISE, Implementation, Layouts, Lower, PlanningContext
 from app.engine.operators.operands import data
 
 
@@ -77,8 +77,6 @@ def _align_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
 
 @after(_align_rejection)
 def _vectors_rejection(group: Group, _context: PlanningContext) -> str | None:
-    if _is_max(group):
-        return "takes maxima, this one averages"
     return nchwc.images_rejection(group, data(group.anchor), group.anchor.outputs[0])
 
 
@@ -92,23 +90,37 @@ def _vectors_lower(layout_of: LayoutOf) -> Lower:
         x, y = data(group.anchor), group.anchor.outputs[0]
         values, (batch, _, *numbers) = _align_operands(group)
         images = nchwc.vectors(graph.static_shape(x), graph.static_shape(y), layout_of, context)
+        kernel, scratch = "roi_align", _align_scratch(group)
+        if _is_max(group):
+            kernel, scratch = "roi_align_largest", ()
         operands: Operands = (
-            *(*values, *_align_scratch(group), images.table),
+            *(*values, *scratch, images.table),
             *(*images.extents, images.step, batch, images.count, *numbers),
         )
-        static = (context.target.vector_lanes,)
-        return (typed_call("app.kernels.cpu.regions:roi_align", operands, graph.static_shape(y)[0], static),)
+        static, address = (context.target.vector_lanes,), f"app.kernels.cpu.regions:{kernel}"
+        regions = graph.static_shape(y)[0]
+        if _is_max(group):
+            return (kernel_call(address, operands, regions, static),)
+        return (typed_call(address, operands, regions, static),)
 
     return lower
 
 
-def _align_cost(efficiency: float) -> Cost:
-    def cost(group: Group, context: PlanningContext) -> float:
-        ratio = graph.attribute(group.anchor, "sampling_ratio", 0) or 2
-        work = 2.0 * graph.elements(group.anchor.outputs[0]) * (ratio + 1) ** 2
-        return group_roofline(group, context, work, efficiency)
+def _align_work(group: Group) -> float:
+    ratio = graph.attribute(group.anchor, "sampling_ratio", 0) or 2
+    return 2.0 * graph.elements(group.anchor.outputs[0]) * (ratio + 1) ** 2
 
-    return cost
+
+def _align_cost(group: Group, context: PlanningContext) -> float:
+    return group_roofline(group, context, _align_work(group), 0.02)
+
+
+def _vectors_cost(group: Group, context: PlanningContext) -> float:
+    """Seconds of whole vectors of channels."""
+    channels = graph.static_shape(data(group.anchor))[1]
+    vectors = -(-channels // context.target.vector_lanes)
+    wasted = vectors * context.target.vector_lanes / max(channels, 1)
+    return group_roofline(group, context, _align_work(group) * wasted, 0.13 if _is_max(group) else 0.2)
 
 
 def _images(layout: LayoutOf) -> Layouts:
@@ -141,11 +153,11 @@ def _pool_cost(group: Group, context: PlanningContext) -> float:
 
 IMPLEMENTATIONS = (
     Implementation(
-        "roi_align.spans", "RoiAlign", "numba-cpu", _align_rejection, _align_lower, _align_cost(0.02)
+        "roi_align.spans", "RoiAlign", "numba-cpu", _align_rejection, _align_lower, _align_cost
     ),
     *(
         Implementation(
-            name, "RoiAlign", "numba-cpu", rejection, _vectors_lower(layout), _align_cost(0.2),
+            name, "RoiAlign", "numba-cpu", rejection, _vectors_lower(layout), _vectors_cost,
             layouts=_images(layout), padding=LANEWISE,
         )
         for name, rejection, layout in (

@@ -31,6 +31,21 @@ def bias_apart(node: ir.Node) -> Replacement | None:
     return Replacement(total.outputs, [convolution, image, total])
 
 
+def scaled_apart(node: ir.Node) -> Replacement | None:
+    """Gemm that scales a column or number that changes between runs = Gemm with the scaled one."""
+    c, beta, shape = graph.input_at(node, 2), graph.attribute(node, "beta", 1.0), graph.shape(node.outputs[0])
+    if c is None or beta in (0.0, 1.0) or graph.is_constant(c) or shape is None:
+        return None
+    kind, own = graph.dtype(c), graph.shape(c)
+    if kind is None or own is None or own[-1:] == shape[-1:] or kind.kind != "f":
+        return None
+    scale = constant(np.array(beta, kind), f"{c.name}.beta")
+    column = typed(ir.Node("", "Mul", [c, scale]), c, own, f"{node.outputs[0].name}.scaled")
+    kept = [a for name, a in node.attributes.items() if name != "beta"]
+    product = ir.Node("", "Gemm", [*node.inputs[:2], *column.outputs], kept)
+    return Replacement(product.outputs, [column, product])
+
+
 def pool_of_last_channels(node: ir.Node) -> Replacement | None:
     """MaxPool of bytes between transposes from and to channels last = MaxPool of volumes [n, 1, h, w, c].
 
@@ -109,5 +124,6 @@ REWRITES = (
     ),
     RewriteRule(row_times_transposed, ("MatMul",), nested=False, backends=("numba-cpu",), by_extents=True),
     RewriteRule(bias_apart, ("Conv",), nested=False, backends=("numba-cpu",)),
+    RewriteRule(scaled_apart, ("Gemm",), backends=("numba-cpu",), by_extents=True),
     *bounded.rows("numba-cpu"),
 )

@@ -17,7 +17,7 @@ from app.engine.operators.strides import StridedCopy, strides_of
 LONG_ROW = 1024  # elements from which a row is worth a call of its own, so that threads share it
 FEW_ROWS = 8
 CACHED = 512 * 1024  # bytes of y that are copied from y itself where they repeat
-TILES = {1: 16, 2: 8, 4: 8, 8: 4}  # extent of a square tile by bytes of an element, as the kernel has it
+TILES = {1: 16, 2: 16, 4: 8, 8: 4}  # extent of a square tile by bytes of an element, as the kernel has it
 PLANES = 4  # up to which rows are shuffled to pixels, and pixels to rows
 PLANE_BYTES = 32  # of a row at a time
 CACHE_LINE = 64  # bytes of x, rows of y, at a time at least

@@ -1,4 +1,4 @@
-"""Rows of products of a vector and a matrix that changes between runs: nothing is packed."""
+"""Rows of products in which nothing is packed: of a vector and a matrix, and with few steps of reduction."""
 
 import numpy as np
 
@@ -10,8 +10,11 @@ from app.engine.core.calls import Constant, KernelCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.cost.roofline import flops
+from app.engine.operators.matmul_geometry import Product
 
 DOT_ROWS = 64  # rows of a unit that are multiplied with a vector
+WIDE = 6  # columns from which a row of a result is made of vectors
+MOST_HELD = 64  # elements of a small operand, which are held in registers or read from the first cache
 ROW_COLUMNS = 512  # columns of a product of one row: their sums stay in the first cache
 
 
@@ -75,7 +78,50 @@ def _dot_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, ...
     return (kernel_call("app.kernels.cpu.gemm:dot_products", operands, units),)
 
 
+@after(_plain_rejection)
+def _short_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Reason why neither operand is small enough to be held, or the other one is transposed."""
+    product = product_of(group)
+    held = product.k * min(product.m, product.n)
+    if not 0 < held <= MOST_HELD:
+        return f"the smaller operand has {held} elements; this one takes 1 to {MOST_HELD}"
+    if _holds_columns(product) and product.a_strides != (product.k, 1):
+        return "the first operand is transposed"
+    if not _holds_columns(product) and product.b_strides[1] != 1:
+        return "the second operand is transposed"
+    return None
+
+
+def _short_predicted(group: Group, context: PlanningContext) -> float:
+    return group_roofline(group, context, flops(group), 0.6)
+
+
+def _holds_columns(product: Product) -> bool:
+    return product.n < product.m
+
+
+def _short_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, ...]:
+    from app.kernels.cpu.short_products import BLOCK
+
+    product = product_of(group)
+    offsets = "int64*", Constant(np.array(product.offsets, np.int64))
+    memory: Operands = (*of_values(product.a, product.b, group.outputs[0]), offsets)
+    strides: tuple[int, ...]
+    if _holds_columns(product):
+        wide = product.n >= WIDE and product.b_strides[1] == 1
+        kernel, strides = "wide_rows" if wide else "rows", product.b_strides
+        extent, few = product.m, product.n
+    else:
+        strides = (*product.a_strides, product.b_strides[0])
+        kernel, extent, few = "columns", product.n, product.m
+    units = len(product.offsets) * -(-extent // BLOCK)
+    static = product.k, few
+    address = f"app.kernels.cpu.short_products:{kernel}"
+    return (kernel_call(address, (*memory, extent, *strides), units, static),)
+
+
 IMPLEMENTATIONS = (
     Implementation("matmul.rows", "MatMul", "numba-cpu", _row_rejection, _row_lower, _row_predicted),
     Implementation("matmul.dots", "MatMul", "numba-cpu", _dot_rejection, _dot_lower, _row_predicted),
+    Implementation("matmul.short", "MatMul", "numba-cpu", _short_rejection, _short_lower, _short_predicted),
 )

@@ -260,6 +260,17 @@ def odds(_context, a, b):
     return a(a, b), generate
 
 
+@intrinsic
+def alternating(_context, a, b):
+    """The lanes of a and b in turn: a[0], b[0], a[1] ..."""
+
+    def generate(_context, builder, _signature, values):
+        order = [i // 2 + i % 2 * a.lanes for i in range(2 * a.lanes)]
+        return _shuffled(builder, *values, order)
+
+    return Vector(a.dtype, 2 * a.lanes)(a, a), generate
+
+
 def _matches(kind, args):
     """True for vectors of one kind, and for numbers of the type of their elements beside them."""
     return isinstance(kind, Vector) and all(a in (kind, kind.dtype) for a in args)
@@ -312,5 +323,6 @@ _operation(operator.mul, 2, _by_element("fmul", "mul"))
 _operation(operator.truediv, 2, lambda builder, a, b: builder.fdiv(a, b), takes=types.Float)
 _operation(operator.lt, 2, _comparison("<"), takes=types.Float, gives=types.boolean)
 _operation(operator.gt, 2, _comparison(">"), takes=types.Float, gives=types.boolean)
+_operation(operator.eq, 2, _comparison("=="), takes=types.Float, gives=types.boolean)
 _operation(abs, 1, lambda builder, a: called(builder, "fabs", [a]), takes=types.Float)
 _operation(math.sqrt, 1, lambda builder, a: called(builder, "sqrt", [a]), takes=types.Float)

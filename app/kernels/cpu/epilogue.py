@@ -183,10 +183,10 @@ def run(v, y, n{operands}):
 {body}
 
 
-@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{stored}){types}))
-def run_rows(v, row, m, n, y{operands}):
+@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{stored}), N{types}))
+def run_rows(v, row, m, n, y, y_row{operands}):
     for i in range(m):
-        run(at(v, i * row), at(y, i * row), n{operands})
+        run(at(v, i * row), at(y, i * y_row), n{operands})
 """
 
 
@@ -207,13 +207,13 @@ def run(v, y, n, factor, addend, zero):
     requantize(v, y, n, factor, addend, types.float32(zero[0]))
 
 
-@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{result}){types}))
-def run_rows(v, row, m, n, y, factor, addend, zero):
+@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{result}), N{types}))
+def run_rows(v, row, m, n, y, y_row, factor, addend, zero):
     if n < {lanes}:
         for i in range(m):
-            run(at(v, i * row), at(y, i * row), n, factor, addend, zero)
+            run(at(v, i * row), at(y, i * y_row), n, factor, addend, zero)
     else:
-        requantize_rows(v, row, m, n, y, factor, addend, types.float32(zero[0]))
+        requantize_rows(v, row, m, n, y, y_row, factor, addend, types.float32(zero[0]))
 """
 
 
@@ -222,7 +222,8 @@ def converted_run_library(
 ) -> str:
     """Defines `run(v, y, n, *operands)`: a recipe whose result may be of another type than its input 0.
 
-    And `run_rows(v, row, m, n, y, *operands)`: m rows of n elements, `row` apart, with the same operands.
+    And `run_rows(v, row, m, n, y, y_row, *operands)`: m rows of n elements, `row` apart in v, `y_row` in y,
+    with the same operands.
 
     Args:
         dtype: of v, input 0.

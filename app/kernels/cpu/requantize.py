@@ -69,16 +69,16 @@ def requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
 def rows_requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
     """An intrinsic that turns rows of sums into 8-bit numbers, scales and addends in registers meanwhile.
 
-    rows(v, row, m, n, y, factor, addend, zero): as `requantizer` does v[i * row + j] to y[i * row + j], for
-    i < m and j < n, which is at least `lanes`.
+    rows(v, row, m, n, y, y_row, factor, addend, zero): as `requantizer` does v[i * row + j] to
+    y[i * y_row + j], for i < m and j < n, which is at least `lanes`.
     """
     pointer, size = types.CPointer(types.float32), types.int64
     signature = types.void(
-        types.CPointer(types.int32), size, size, size, _result(dtype), pointer, pointer, types.float32
+        types.CPointer(types.int32), size, size, size, _result(dtype), size, pointer, pointer, types.float32
     )
 
     def generate(context, builder, _signature, values):
-        v, row, m, n, y, factor, addend, zero = values
+        v, row, m, n, y, y_row, factor, addend, zero = values
         rounding = _Rounding(builder, dtype, zero)
         last = builder.sub(n, number(lanes))
         with cgutils.for_range_slice(builder, number(0), n, number(lanes)) as (first, _):
@@ -89,8 +89,8 @@ def rows_requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
                 for source, each in zip((factor, addend), along)
             )
             with cgutils.for_range(builder, m) as turn:
-                place = builder.add(builder.mul(turn.index, row), column)
-                rounding.store(v, place, scale, bias, y, place, lanes)
+                place, to = (builder.add(builder.mul(turn.index, step), column) for step in (row, y_row))
+                rounding.store(v, place, scale, bias, y, to, lanes)
         return context.get_dummy_value()
 
     return typed(signature, generate)

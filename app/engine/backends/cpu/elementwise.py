@@ -160,7 +160,7 @@ def _read_physicals(group: Group, layout: Layout) -> tuple[Physical, ...]:
 
 def _image_rejection(group: Group, layout: Layout) -> str | None:
     for output in group.outputs:
-        reason = nchwc.image_rejection(output)
+        reason = nchwc.image_rejection(output, nchwc.types_of(layout))
         if reason is not None:
             return reason
     reason = _plain_rejection(group)

@@ -20,7 +20,7 @@ from app.kernels.cpu.codegen.instructions import I32, Vectors, number, repeat, t
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRS
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
 from app.kernels.expressions import Recipe
 
 REGISTERS = {4: 8, 8: 8, 16: 16}  # of sums, by lanes
@@ -198,9 +198,9 @@ class LastLanesSizes(SizeTable):
     work_step: int
 
 
-# Where operands of a recipe begin for pixel i of a band.
+# Where operands of a recipe begin for the first pixel of a band.
 _LAST_PLACES = {
-    "same": "place + i * channels",
+    "same": "place",
     "channel": "first",
     "plane": "image * channels + first",
     "scalar": "0",
@@ -312,23 +312,20 @@ def emit_last(
     """
     names = tuple(place for place, _ in operands)
     begins = "".join(f", at(x{i}, {_LAST_PLACES[place]})" for i, place in enumerate(names))
-    if "same" in names:
-        each = f"run(at(sums, i * TILE), at(y, place + i * channels), TILE{begins})"
-        finish = f"        for i in range(m):\n            {each}"
-    else:
-        finish = f"        run_rows(sums, TILE, m, TILE, at(y, place), channels{begins})"
+    finish = f"        run_rows(sums, TILE, m, TILE, at(y, place), channels{begins})"
     text = _LAST_KERNEL.format(
         dtype=dtype,
         lanes=lanes,
         tile_pixels=pixels,
-        imports="from LIBRARY0 import run, run_rows\n" if recipe else "",
+        imports="from LIBRARY0 import run_rows\n" if recipe else "",
         unpack=LastLanesSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         finish=finish if recipe else _LAST_COPIED,
     )
     if not recipe:
         return (text,)
-    advances = tuple((FIXED if place == "scalar" else ALONG, kind) for place, kind in operands)
+    ways = {"scalar": FIXED, "same": ROWS}
+    advances = tuple((ways.get(place, ALONG), kind) for place, kind in operands)
     return converted_run_library("int32", result, recipe, advances, lanes), text
 
 

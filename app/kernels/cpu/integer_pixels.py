@@ -16,7 +16,7 @@ from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS, QUADS, TWO_VECTORS, Shapes
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.integer_products import CONV_PLACES
 from app.kernels.cpu.nchwc_copy import transposed
@@ -222,7 +222,6 @@ class IntegerPixelsSizes(SizeTable):
     step_w: int
     runs: int  # stretches that a window reads
     run: int  # bytes of one
-    run_row: int  # the same with zero weights behind it, a whole number of elements
     image_step: int  # bytes of an image of all groups
     group_step: int  # bytes between groups
     readable: int  # pixels of all images that may be read as rows of the product
@@ -238,8 +237,11 @@ class IntegerPixelsSizes(SizeTable):
     panel_step: int  # bytes
 
 
-# Up to twice as many bytes: two vectors, which overlap.
+# One vector, or up to twice as many bytes: two, which overlap.
 _OVERLAPPING = """\
+    elif n == {nbytes}:
+        for i in range(count):
+            store(at(to, i * to_step), 0, load(at(source, i * source_step), 0, {nbytes}))
     elif n >= {nbytes}:
         for i in range(count):
             x, y = at(source, i * source_step), at(to, i * to_step)
@@ -268,11 +270,11 @@ def copies(to, to_step, source, source_step, count, n):
     if n >= 64:
         for i in range(count):
             x, y = at(source, i * source_step), at(to, i * to_step)
-            for j in range(0, n - 63, 64):
+            for j in range(0, n - 64, 64):
                 store(y, j, load(x, j, 64))
             store(y, n - 64, load(x, n - 64, 64))
 """
-    + "".join(_OVERLAPPING.format(nbytes=nbytes) for nbytes in (32, 16, 8))
+    + "".join(_OVERLAPPING.format(nbytes=nbytes) for nbytes in (32, 16, 8, 4))
     + """\
     else:
         for i in range(count):
@@ -316,7 +318,7 @@ def kernel(image, elements, weights, corrections, y, taps, sizes, work, panels, 
                 length = min(columns - column, m - done)
                 window = at(source, line // rows * step_d + line % rows * step_h + column * step_w)
                 for r in range(runs):
-                    copies(at(panel, done * a_row * 4 + r * run_row), a_row * 4, at(window, taps[r]), step_w,
+                    copies(at(panel, done * a_row * 4 + r * run), a_row * 4, at(window, taps[r]), step_w,
                            length, run)
                 line, column, done = line + 1, 0, done + length
         whole = at(weights, (group * all_panels + low // COLUMNS) * depth * COLUMNS)
@@ -338,7 +340,7 @@ def kernel(image, elements, weights, corrections, y, taps, sizes, work, panels, 
 
 # Where operands of a recipe begin along channels: of a pixel, and where there is one pixel only.
 _ALONG = {"channel": "row", "scalar": "0"}
-_LAST = {"same": "place + i * total", "channel": "row", "plane": "channel", "scalar": "0"}
+_LAST = {"same": "place", "channel": "row", "plane": "channel", "scalar": "0"}
 _ONE = {"same": "place", "channel": "row", "plane": "channel", "scalar": "0"}
 
 _ONE_PIXEL = """\
@@ -347,11 +349,6 @@ _ONE_PIXEL = """\
 
 _LAST_ROWS = """\
         finished_rows(mine, block_n, m, n, at(y, place), total{places})
-"""
-
-_LAST_RUNS = """\
-        for i in range(m):
-            finished(at(mine, i * block_n), at(y, place + i * total), n{places})
 """
 
 _LAST_COPIED = """\
@@ -405,7 +402,8 @@ def shapes_of(dtype: str, lanes: int, outputs: int) -> Shapes:
         whole, rest = divmod(outputs, width)
         return whole * width + (lanes if 0 < rest <= lanes else width if rest else 0)
 
-    return min((wide, TWO_VECTORS), key=computed)
+    # Less than a vector has tiles of one vector: the more rows, the fewer of them.
+    return min((TWO_VECTORS, wide) if outputs <= lanes else (wide, TWO_VECTORS), key=computed)
 
 
 def goes_along_channels(places: tuple[str, ...], result: str, recipe: Recipe) -> bool:
@@ -421,7 +419,7 @@ def _finish(ends: str, recipe: Recipe, names: tuple[str, ...], as_bytes: bool) -
     if one_pixel and recipe:
         return _ONE_PIXEL.format(places=places)
     if last and recipe:
-        return (_LAST_RUNS if "same" in names else _LAST_ROWS).format(places=places)
+        return _LAST_ROWS.format(places=places)
     if last:
         return _LAST_COPIED
     if as_bytes:
@@ -480,5 +478,8 @@ def emit(
     if not recipe:
         return product, text
     fixed: tuple[str, ...] = ("scalar",) if along else ("channel", "plane", "scalar")
-    advances = tuple((FIXED if place in fixed else ALONG, kind) for place, kind in operands)
+    same = ROWS if ends == CHANNELS_LAST else ALONG
+    advances = tuple(
+        (FIXED if place in fixed else same if place == "same" else ALONG, kind) for place, kind in operands
+    )
     return product, converted_run_library("int32", result, recipe, advances, lanes), text

@@ -80,17 +80,23 @@ def rows_requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
     def generate(context, builder, _signature, values):
         v, row, m, n, y, y_row, factor, addend, zero = values
         rounding = _Rounding(builder, dtype, zero)
-        last = builder.sub(n, number(lanes))
-        with cgutils.for_range_slice(builder, number(0), n, number(lanes)) as (first, _):
-            # The last vector overlaps the one before.
-            column = builder.select(builder.icmp_signed("<", first, last), first, last)
+
+        def columns(width: int, column: Any) -> None:
             scale, bias = (
-                rounding.load(source, column if each else None, lanes)
+                rounding.load(source, column if each else None, width)
                 for source, each in zip((factor, addend), along)
             )
             with cgutils.for_range(builder, m) as turn:
                 place, to = (builder.add(builder.mul(turn.index, step), column) for step in (row, y_row))
-                rounding.store(v, place, scale, bias, y, to, lanes)
+                rounding.store(v, place, scale, bias, y, to, width)
+
+        wide = builder.and_(n, number(-4 * lanes))
+        with cgutils.for_range_slice(builder, number(0), wide, number(4 * lanes)) as (first, _):
+            columns(4 * lanes, first)
+        last = builder.sub(n, number(lanes))
+        with cgutils.for_range_slice(builder, wide, n, number(lanes)) as (first, _):
+            # The last vector overlaps the one before.
+            columns(lanes, builder.select(builder.icmp_signed("<", first, last), first, last))
         return context.get_dummy_value()
 
     return typed(signature, generate)

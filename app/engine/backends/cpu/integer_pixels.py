@@ -82,14 +82,9 @@ class Pixels:
         return self.joined * self.row * self.itemsize
 
     @property
-    def run_row(self) -> int:
-        """Bytes of a stretch in the product, a whole number of elements."""
-        return -(-self.run // 4) * 4
-
-    @property
     def depth(self) -> int:
-        """Elements of the reduction."""
-        return len(self.starts) * self.run_row // 4
+        """Elements of the reduction, in which stretches follow one another."""
+        return -(-len(self.starts) * self.run // 4)
 
     @property
     def plane(self) -> int:
@@ -174,9 +169,7 @@ def steps_of(weights: Array, window: Window, pixels: Pixels, form: Form) -> Arra
     shifted = weights.reshape(window.groups, window.outputs, window.channels, len(pixels.starts), -1)
     taps = np.moveaxis(shifted, 2, -1)  # [groups, outputs, stretches, taps of one, channels]
     taps = np.pad(taps, [(0, 0)] * 4 + [(0, pixels.row - window.channels)])
-    runs = taps.reshape(*taps.shape[:3], -1)
-    runs = np.pad(runs, [(0, 0)] * 3 + [(0, pixels.run_row // pixels.itemsize - runs.shape[-1])])
-    return tiles.pack_steps(runs.reshape(window.groups, window.outputs, -1).swapaxes(1, 2), form.together)
+    return tiles.pack_steps(taps.reshape(window.groups, window.outputs, -1).swapaxes(1, 2), form.together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +229,6 @@ def sizes_of(
         step_w=step[2] * extent.row,
         runs=len(pixels.starts),
         run=pixels.run,
-        run_row=pixels.run_row,
         image_step=extent.image,
         group_step=extent.group,
         readable=extent.readable,

@@ -102,7 +102,7 @@ def run_group(
         array = inputs[value.name or ""] if fixed is None else fixed
         memory[value] = np.ascontiguousarray(array).reshape(np.shape(array)).copy()
         if value in layouts:
-            fill = np.nan if array.dtype.kind == "f" else -1
+            fill = np.nan if array.dtype.kind == "f" else np.array(-1).astype(array.dtype)
             fill = 0 if implementation.padding.reads == "zero" else fill
             memory[value] = to_physical(memory[value], layouts[value], fill)
     shared = {output: source for source, output in alias}

@@ -19,13 +19,13 @@ BLOCK, UNBLOCK, SAME_BLOCK, SAME_UNBLOCK = (
 )
 
 
-def change(*shape: int, op: str = "ChangeLayout") -> Group:
+def change(*shape: int, op: str = "ChangeLayout", kind: str = "float32") -> Group:
     """A group of one node that the planner, not a model, makes."""
-    kind, extents = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
-    x = ir.Value(name="x", shape=extents, type=kind)
+    element, extents = ir.TensorType(ir.DataType.from_numpy(np.dtype(kind))), ir.Shape(shape)
+    x = ir.Value(name="x", shape=extents, type=element)
     node = ir.Node("stowplan", op, [x], num_outputs=1)
     (y,) = node.outputs
-    y.name, y.shape, y.type = "y", extents, kind
+    y.name, y.shape, y.type = "y", extents, element
     return Group((node,), node, (x,), (y,), op)
 
 
@@ -40,6 +40,19 @@ def test_every_element_arrives(compiler: Compiler, row: Any, shape: tuple[int, .
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     (y,) = harness.run_group(row, change(*shape), {"x": x}, compiler, threads=2, lanes=lanes)
     np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("row", [TO_LAST, FROM_LAST], ids=lambda row: row.name)
+def test_integers_have_channels_last_but_no_blocks(
+    compiler: Compiler, row: Any, shape: tuple[int, ...], dtype: str
+) -> None:
+    x = np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+    group = change(*shape, kind=dtype)
+    (y,) = harness.run_group(row, group, {"x": x}, compiler, threads=2)
+    np.testing.assert_array_equal(y, x)
+    assert "is for float32" in str(BLOCK.rejection(group, harness.context(lanes=8)))
 
 
 @pytest.mark.parametrize("pixels", [5, 35])

@@ -56,7 +56,7 @@ def rows_that_run(op: str) -> list[tuple[str, int]]:
     rows += [(f"{op}.quads", 8)] * ("avx2" in host().isa)
     # Pixels as rows of the product: the same arithmetic of convolutions.
     forms = [(row, lanes) for row, lanes in rows if row.split(".")[1] in ("pairs", "dot", "quads")]
-    pixels = [(row.replace(".", ".pixels_"), lanes) for row, lanes in forms]
+    pixels = [(row.replace(".", f".{name}_"), lanes) for row, lanes in forms for name in ("pixels", "last")]
     return [*rows, *pixels * (op == "conv_integer")]
 
 
@@ -237,6 +237,8 @@ CONVOLUTIONS = (
     (3, 20, 1, (18, 35), (7, 7), (3, 3, 3, 3), (2, 2)),  # a stem
     (33, 17, 1, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),  # one pixel
     (20, 50, 1, (10, 30), (1, 1), (0, 0, 0, 0), (1, 1)),  # several blocks of pixels
+    (20, 40, 5, (9, 6), (3, 3), (1, 1, 1, 1), (1, 1)),  # groups that fill a vector together, some left over
+    (16, 8, 4, (6, 9), (1, 1), (0, 0, 0, 0), (1, 1)),
 )
 DEPTHWISE = (
     (3, 3, 3, (7, 7), (3, 3), (1, 1, 1, 1), (1, 1)),
@@ -253,20 +255,39 @@ DEPTHWISE_LANES = (
     (32, 32, 32, (40, 66), (3, 1), (1, 0, 1, 0), (1, 1)),
     (8, 8, 8, (2, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
 )
+DEPTHWISE_LAST = (
+    *DEPTHWISE_LANES[:2],
+    (35, 35, 35, (30, 21), (4, 5), (2, 0, 1, 3), (1, 3)),
+    (32, 32, 32, (70, 66), (3, 1), (1, 0, 1, 0), (1, 1)),
+)
 
 
 @pytest.mark.parametrize(
     ("row", "lanes"),
     [
         *rows_that_run("conv_integer"),
-        *((f"conv_integer.{row}", lanes) for row in ("depthwise", "depthwise_lanes") for lanes in (8, 16)),
+        *(
+            (f"conv_integer.{row}", lanes)
+            for row in ("depthwise", "depthwise_lanes", "depthwise_last")
+            for lanes in (8, 16)
+        ),
     ],
 )
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_convolutions_are_exact(compiler: Compiler, row: str, lanes: int, dtype: str) -> None:
     rng = np.random.default_rng(2)
-    shapes = DEPTHWISE_LANES if "lanes" in row else DEPTHWISE if "depthwise" in row else CONVOLUTIONS
+    shapes = (
+        DEPTHWISE_LAST
+        if "depthwise_last" in row
+        else DEPTHWISE_LANES
+        if "lanes" in row
+        else DEPTHWISE
+        if "depthwise" in row
+        else CONVOLUTIONS
+    )
     for c, f, group, size, kernel, pads, strides in shapes:
+        if size == (1, 1) and "last" in row:
+            continue  # lies so in row-major order
         x, w = random(rng, dtype, (2, c, *size)), random(rng, "int8", (f, c // group, *kernel))
         w = narrow(rng, w.shape) if "quads" in row else w
         values = {"x": x, "w": w, "z": np.array(77, dtype)}
@@ -312,7 +333,7 @@ def test_bytes_of_pixels_are_those_of_planes(
         {{ y = QLinearConv({", ".join(values)}) }}""",
         {n: v for n, v in values.items() if n != "a"},
     )
-    planes, pixels = (
+    planes, *others = (
         harness.run_group(
             harness.implementation(f"qlinear_conv.{row}", REGISTRY),
             harness.group_of(model, REGISTRY),
@@ -321,9 +342,10 @@ def test_bytes_of_pixels_are_those_of_planes(
             threads=2,
             lanes=lanes,
         )[0]
-        for row in ("pairs", "pixels_pairs")
+        for row in ("pairs", "pixels_pairs", *["last_pairs"] * (size > 1))
     )
-    np.testing.assert_array_equal(pixels, planes)
+    for found in others:
+        np.testing.assert_array_equal(found, planes)
     assert len(np.unique(planes)) > 5
 
 
@@ -390,31 +412,52 @@ def test_winograd_refuses_sums_that_do_not_fit_and_other_windows(outputs: int, t
 
 @pytest.mark.parametrize(
     "row",
-    ["conv_integer.pairs", "conv_integer.depthwise", "conv_integer.winograd_f2", "conv_integer.winograd_f4"],
+    [
+        "conv_integer.pairs",
+        "conv_integer.pixels_dot",
+        "conv_integer.last_dot",
+        "conv_integer.last_pairs",
+        "conv_integer.depthwise",
+        "conv_integer.depthwise_lanes",
+        "conv_integer.depthwise_last",
+        "conv_integer.winograd_f2",
+        "conv_integer.winograd_f4",
+    ],
 )
-@pytest.mark.parametrize("tail", ["", "QuantizeLinear(f, u, t)"], ids=["real", "quantized"])
+@pytest.mark.parametrize(
+    "tail",
+    ["", "QuantizeLinear(f, u, t)", "QuantizeLinear(g, u, t)"],
+    ids=["real", "quantized", "residual"],
+)
 def test_what_follows_the_sums_is_computed_with_them(compiler: Compiler, row: str, tail: str) -> None:
     rng = np.random.default_rng(3)
-    c, group = 6, 6 if row.endswith("depthwise") else 1
-    x, w = random(rng, "uint8", (1, c, 9, 13)), random(rng, "int8", (6, c // group, 3, 3))
-    s, b = random(rng, "float32", (6, 1, 1)), rng.standard_normal((6, 1, 1)).astype(np.float32)
+    c = 20
+    group = c if "depthwise" in row else 1
+    x, w = random(rng, "uint8", (2, c, 9, 13)), random(rng, "int8", (c, c // group, 3, 3))
+    s, b = random(rng, "float32", (c, 1, 1)), rng.standard_normal((c, 1, 1)).astype(np.float32)
+    e = random(rng, "int8", (2, c, 9, 13))
     fixed = {"w": w, "s": s, "b": b, "u": np.float32(1).reshape(()), "t": np.array(-3, np.int8)}
     f = convolved(x.astype(np.int64), w.astype(np.int64), group, (1, 1, 1, 1), (1, 1)) * s + b
+    given, sums = {"x": x}, ""
+    if "g" in tail:
+        given["e"] = e
+        f, sums = f + (e + 3.0), "d = DequantizeLinear(e, u, t)\n g = Add(f, d)"
     expected = np.clip(np.rint(f) - 3, -128, 127).astype(np.int8) if tail else f.astype(np.float32)
     kind, last = ("int8", f"y = {tail}") if tail else ("float", "y = Relu(f)")
     model = harness.model_of(
-        f"""{HEAD} ({declared({"x": x, **fixed})}) => ({kind}[1,6,9,13] y) {{
+        f"""{HEAD} ({declared({**given, **fixed})}) => ({kind}[2,{c},9,13] y) {{
         i = ConvInteger <pads = [1, 1, 1, 1], group = {group}> (x, w)
         r = Cast <to = 1> (i)
         m = Mul(r, s)
         f = Add(m, b)
+        {sums}
         {last} }}""",
         fixed,
     )
     (found,) = harness.run_group(
         harness.implementation(row, REGISTRY),
         harness.group_of(model, REGISTRY),
-        {"x": x},
+        given,
         compiler,
         threads=2,
     )

@@ -96,3 +96,20 @@ def test_results_may_overwrite_images_of_their_shape_only(
 def test_what_is_no_image_is_refused(operands: dict[str, tuple[int, ...]], reason: str | None) -> None:
     found = ROW.rejection(group_of(operands, "y = Add(a, b)"), harness.context())
     assert found is None if reason is None else reason in str(found)
+
+
+def test_bytes_have_channels_last_but_no_blocks(compiler: Compiler) -> None:
+    random = np.random.default_rng(3)
+    a, b = (random.integers(0, 255, (2, 20, 5, 7)).astype(np.uint8) for _ in range(2))
+    text = """<ir_version: 10, opset_import: ["": 21]> g (uint8[2,20,5,7] a, uint8[2,20,5,7] b, float s, uint8 z)
+        => (uint8[2,20,5,7] y) {
+        c = DequantizeLinear(a, s, z)
+        d = DequantizeLinear(b, s, z)
+        e = Mul(c, d)
+        y = QuantizeLinear(e, s, z) }"""
+    constants = {"s": np.float32(0.25).reshape(()), "z": np.uint8(9).reshape(())}
+    group = harness.group_of(harness.model_of(text, constants), REGISTRY)
+    (y,) = harness.run_group(LAST, group, {"a": a, "b": b}, compiler, threads=2)
+    e = (a.astype(np.float32) - 9) * (b.astype(np.float32) - 9) * 0.25
+    np.testing.assert_array_equal(y, np.clip(np.rint(e) + 9, 0, 255).astype(np.uint8))
+    assert "is for float32" in str(ROW.rejection(group, harness.context()))

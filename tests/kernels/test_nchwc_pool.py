@@ -87,6 +87,19 @@ def test_other_axes_than_pixels_are_refused() -> None:
     assert "reduces axes (1,)" in str(rejection_of("reduce_mean.blocked", group))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("shape", "attributes"), CASES)
+def test_bytes_with_channels_last(
+    compiler: Compiler, shape: tuple[int, ...], attributes: dict[str, Any], dtype: str
+) -> None:
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+    group = node_group("MaxPool", {"X": x}, {"Y": x.dtype}, **attributes)
+    (y,) = harness.run_group(harness.implementation("max_pool.last"), group, {"X": x}, compiler, threads=2)
+    np.testing.assert_array_equal(y, expected(x, y, "MaxPool", **attributes))
+    assert "is for float32" in str(rejection_of("max_pool.blocked", group))
+
+
 @pytest.mark.parametrize("row", ["max_pool.blocked", "max_pool.last"])
 def test_a_maximum_keeps_nan(compiler: Compiler, row: str) -> None:
     x = np.zeros((1, 8, 6, 6), np.float32)

@@ -9,11 +9,13 @@ the Pareto front keeps every plan looked at that no other beats.
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
+from app.engine.core import graph
 from app.engine.core.program import Program
 from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
 from app.engine.planning.streams.proposals import Streams, proposals, with_fewer_rows
 from app.engine.types.errors import CapacityError
+from app.engine.types.layout import LAST
 from app.engine.types.options import MemoryConcessions, Options, Streamed
 
 Build = Callable[[MemoryConcessions], Program]
@@ -222,6 +224,9 @@ class _Search:
         """
         if _peak(start) <= goal:
             return best
+        if _has_bytes_last(start):  # no strips are of these
+            plain = self.plan(dataclasses.replace(_concessions(start), row_major_only=True))
+            start = start if plain is None else plain
         proposed = proposals(start, (goal,))
         best = self.better(self._in_strips(start, proposed), best, goal)
         for denied in with_fewer_rows(start, proposed[-1]) if proposed else ():
@@ -308,6 +313,12 @@ def _peak(program: Program) -> int:
 def _budget(program: Program) -> int:
     asked = program.compilation.options.memory_budget
     return program.compilation.target.budget if asked is None else asked
+
+
+def _has_bytes_last(program: Program) -> bool:
+    """True if images of bytes have channels last."""
+    layouts = program.compilation.plan.require("layout")
+    return any(layout == LAST and str(graph.dtype(v)) in ("int8", "uint8") for v, layout in layouts.items())
 
 
 def _concessions(program: Program) -> MemoryConcessions:

@@ -12,6 +12,7 @@ from app.kernels.expressions import HALVES, Recipe, kept, lines, prelude
 # How an operand advances along a run: with the output, or not at all.
 # In blocked layouts also by lane: one vector for all pixels.
 ALONG, FIXED, LANES = "along", "fixed", "lanes"
+ROWS = "rows"  # along a run, and from row to row, as the output
 # The same by the place an operand of a blocked image is read at.
 ADVANCE = {"same": ALONG, "channel": LANES, "plane": LANES, "scalar": FIXED}
 CHUNK = 256  # elements of the buffer
@@ -183,10 +184,14 @@ def run(v, y, n{operands}):
 {body}
 
 
-@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{stored}){types}))
-def run_rows(v, row, m, n, y{operands}):
+@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{stored}), N{types}))
+def run_rows(v_rows, row, m, n, y_rows, y_row{operands}):
+{fixed}
     for i in range(m):
-        run(at(v, i * row), at(y, i * row), n{operands})
+        v, y = at(v_rows, i * row), at(y_rows, i * y_row)
+{rows}
+        for j in range(n):
+{row_body}
 """
 
 
@@ -207,13 +212,13 @@ def run(v, y, n, factor, addend, zero):
     requantize(v, y, n, factor, addend, types.float32(zero[0]))
 
 
-@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{result}){types}))
-def run_rows(v, row, m, n, y, factor, addend, zero):
+@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{result}), N{types}))
+def run_rows(v, row, m, n, y, y_row, factor, addend, zero):
     if n < {lanes}:
         for i in range(m):
-            run(at(v, i * row), at(y, i * row), n, factor, addend, zero)
+            run(at(v, i * row), at(y, i * y_row), n, factor, addend, zero)
     else:
-        requantize_rows(v, row, m, n, y, factor, addend, types.float32(zero[0]))
+        requantize_rows(v, row, m, n, y, y_row, factor, addend, types.float32(zero[0]))
 """
 
 
@@ -222,26 +227,38 @@ def converted_run_library(
 ) -> str:
     """Defines `run(v, y, n, *operands)`: a recipe whose result may be of another type than its input 0.
 
-    And `run_rows(v, row, m, n, y, *operands)`: m rows of n elements, `row` apart, with the same operands.
+    And `run_rows(v, row, m, n, y, y_row, *operands)`: m rows of n elements, `row` apart in v, `y_row` in y
+    and in operands that are read by ROWS, with the same other operands.
 
     Args:
         dtype: of v, input 0.
         result: dtype of y, which may be an operand that is read ALONG but not v.
         recipe: not empty.
-        operands: (ALONG or FIXED, dtype) of its other inputs, as addresses where the run begins.
+        operands: (ALONG, ROWS or FIXED, dtype) of its other inputs, as addresses where the run begins.
         lanes: float32 in a register.
     """
     pointers = "".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands)
     if dtype == "int32" and is_requantization(recipe) and operands[2][0] == FIXED:
         along = tuple(advance == ALONG for advance, _ in operands[:2])
         return _REQUANTIZING_RUN.format(dtype=dtype, result=result, lanes=lanes, along=along, types=pointers)
-    fixed, names = [], ["read(v, j)"]
+    fixed, moved, names = [], [], ["read(v, j)"]
     for i, (advance, _) in enumerate(operands):
-        names.append(f"read(o{i}, j)" if advance == ALONG else f"w{i}")
+        names.append(f"w{i}" if advance == FIXED else f"read(o{i}, j)")
         if advance == FIXED:
             fixed.append(f"    w{i} = o{i}[0]")
-    text = lines(recipe, names, (dtype, *(kind for _, kind in operands)))
+        if advance == ROWS:
+            moved.append(f"        r{i} = at(o{i}, i * y_row)")
+    dtypes = (dtype, *(kind for _, kind in operands))
     value = kept(result, f"v{len(names) + len(recipe) - 1}")
+
+    def body(names: list[str], indent: int) -> str:
+        text = (*lines(recipe, names, dtypes), f"write(y, j, {value})")
+        return "\n".join(" " * indent + line for line in text)
+
+    in_rows = [
+        f"read(r{i}, j)" if way == ROWS else name
+        for i, (name, (way, _)) in enumerate(zip(names[1:], operands))
+    ]
     return _CONVERTED_RUN.format(
         prelude=prelude(),
         dtype=dtype,
@@ -249,7 +266,9 @@ def converted_run_library(
         types=pointers,
         operands="".join(f", o{i}" for i in range(len(operands))),
         fixed="\n".join(fixed),
-        body="\n".join(f"        {line}" for line in (*text, f"write(y, j, {value})")),
+        body=body(names, 8),
+        rows="\n".join(moved),
+        row_body=body([names[0], *in_rows], 12),
     )
 
 

@@ -2,22 +2,25 @@
 
 For images whose rows would leave most of a register empty. A band of rows is gathered with its border as
 int16, 16 channels a pixel, and widened to PAIRS of vertical neighbors, so that two taps are one
-multiplication; sums go back to planes through transposes in registers.
+multiplication; sums go back to planes through transposes in registers. Images with channels last become
+PAIRS at once (`emit_last`).
 """
 
 import itertools
 from dataclasses import dataclass
 from typing import Any
 
+import llvmlite.ir as ll
 from numba import types
+from numba.core import cgutils
 
 from app.kernels.cpu.byte_transposes import TILE
 from app.kernels.cpu.codegen.generator import outlined
-from app.kernels.cpu.codegen.instructions import Vectors, number, repeat, typed
+from app.kernels.cpu.codegen.instructions import I32, Vectors, number, repeat, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRS
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
 from app.kernels.expressions import Recipe
 
 REGISTERS = {4: 8, 8: 8, 16: 16}  # of sums, by lanes
@@ -131,9 +134,10 @@ _COPIED = """\
                     y[place + j * pixels + i] = values[i]"""
 
 
-def tile_pixels(lanes: int) -> int:
-    """Pixels of a tile."""
-    return REGISTERS[lanes] * lanes // TILE
+def tile_pixels(lanes: int, columns: int) -> int:
+    """Pixels of the tiles that compute the fewest that are not there, of a row of so many."""
+    most = REGISTERS[lanes] * lanes // TILE
+    return -(-columns // -(-columns // most))
 
 
 def lanes_tile(lanes: int, pixels: int) -> Any:
@@ -172,10 +176,164 @@ def lanes_tile(lanes: int, pixels: int) -> Any:
     return typed(signature, outlined(f"lanes_{pixels}x{lanes}", write))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLanesSizes(SizeTable):
+    """Sizes of a depthwise convolution of images with channels last."""
+
+    channels: int
+    h: int
+    w: int
+    top: int  # rows and columns before the input
+    left: int
+    line: int  # pixels of a row with its border
+    reach: int  # rows from the first to the last that a row of the output reads, and one more
+    distance: int  # rows between the neighbors of a pair
+    stride_h: int
+    stride_w: int
+    rows: int  # of the output
+    columns: int
+    taps: int
+    band: int  # rows of the output of a unit
+    pairs_size: int
+    work_step: int
+
+
+# Where operands of a recipe begin for the first pixel of a band.
+_LAST_PLACES = {
+    "same": "place",
+    "channel": "first",
+    "plane": "image * channels + first",
+    "scalar": "0",
+}
+
+_LAST_KERNEL = """\
+from app.kernels.cpu.byte_transposes import TILE
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.integer_lanes import lanes_tile, paired_pixels
+{imports}
+PIXELS = {tile_pixels}
+tile = lanes_tile({lanes}, PIXELS)
+paired = paired_pixels("{dtype}")
+
+
+def kernel(x, zero, weights, y, offsets, sizes, work{operands}, begin, end, thread):
+    {unpack}
+    blocks, bands, pixels = (channels + TILE - 1) // TILE, (rows + band - 1) // band, rows * columns
+    pairs = at(work, thread * work_step)
+    sums = at(pairs, pairs_size)
+    row = line * TILE
+    for unit in range(begin, end):
+        top_row, plane = unit % bands * band, unit // bands
+        block, image = plane % blocks, plane // blocks
+        first = min(block * TILE, channels - TILE)  # the last block overlaps the one before
+        height = min(band, rows - top_row)
+        for i in range((height - 1) * stride_h + reach - distance):
+            upper, to = top_row * stride_h + i - top, at(pairs, i * row)
+            lower = upper + distance
+            above, below = 0 <= upper < h, 0 <= lower < h
+            if not above and not below:
+                for j in range(row):
+                    to[j] = 0
+                continue
+            for j in range(left * TILE):
+                to[j] = 0
+            for j in range((left + w) * TILE, row):
+                to[j] = 0
+            source = at(x, image * h * w * channels + first)
+            paired(at(source, max(upper, 0) * w * channels), at(source, min(lower, h - 1) * w * channels),
+                   channels, at(to, left * TILE), w, zero[0], above, below)
+        own_weights = at(weights, block * TILE * taps)
+        for r in range(height):
+            for j in range(0, columns, PIXELS):
+                # A tile writes beyond the end of a row what the next one puts right.
+                tile(at(pairs, r * stride_h * row + j * stride_w * TILE), stride_w * TILE, offsets,
+                     own_weights, taps, min(PIXELS, columns - j), at(sums, (r * columns + j) * TILE))
+        m, place = height * columns, (image * pixels + top_row * columns) * channels + first
+{finish}
+"""
+
+_LAST_COPIED = """\
+        for i in range(m):
+            for c in range(TILE):
+                y[place + i * channels + c] = sums[i * TILE + c]"""
+
+
+def paired_pixels(dtype: str) -> Any:
+    """An intrinsic that makes PAIRS of 16 channels of the pixels of two rows.
+
+    paired(upper, lower, step, y, count, zero, above, below): y[16 p + c] = (upper[p * step + c] - zero,
+    lower[p * step + c] - zero), p < count; zeros for what is not `above` or not `below`.
+    """
+    source = types.CPointer(types.uint8 if dtype == "uint8" else types.int8)
+    size, flag = types.int64, types.boolean
+    signature = types.void(source, source, size, types.CPointer(types.int32), size, source.dtype, flag, flag)
+
+    def generate(context: Any, b: Any, _signature: Any, values: Any) -> Any:
+        upper, lower, step, y, count, zero, *there = values
+        v = Vectors(b, "int32", TILE)
+        narrow = ll.VectorType(ll.IntType(8), TILE)
+        widen = b.zext if dtype == "uint8" else b.sext
+        origin = v.splat(widen(zero, I32))
+        masks = [v.splat(b.sext(b.trunc(f, ll.IntType(1)), I32)) for f in there]
+        low, high = (ll.Constant(v.type, [bits] * TILE) for bits in (0xFFFF, 16))
+        with cgutils.for_range(b, count) as turn:
+            halves = []
+            for pointer, mask in zip((upper, lower), masks, strict=True):
+                place = b.bitcast(b.gep(pointer, [b.mul(turn.index, step)]), narrow.as_pointer())
+                halves.append(b.and_(b.sub(widen(b.load(place, align=1), v.type), origin), mask))
+            pair = b.or_(b.and_(halves[0], low), b.shl(halves[1], high))
+            v.store(pair, v.at(y, b.mul(turn.index, number(TILE))))
+        return context.get_dummy_value()
+
+    return typed(signature, generate)
+
+
+def emit_last(
+    dtype: str,
+    lanes: int,
+    pixels: int,
+    recipe: Recipe = (),
+    operands: tuple[tuple[str, str], ...] = (),
+    result: str = "int32",
+) -> Sources:
+    """The module of a depthwise convolution along two axes over images with channels last.
+
+    x: T[batch, h, w, channels]; zero: T[1]; weights: PAIRS[blocks, taps, 16]; y: [batch, rows, columns,
+    channels] of type `result`; offsets: int64[taps], in rows of pairs; sizes: LastLanesSizes; work: int32, by
+    thread; then the operands of the recipe. Units are bands of rows (fastest), blocks of 16 channels, images.
+
+    Args:
+        dtype: T, int8 or uint8.
+        lanes: int32 in a register.
+        pixels: of a tile.
+        recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
+        operands: (place, dtype) of the recipe's other inputs; see PLACES.
+        result: dtype of y.
+    """
+    names = tuple(place for place, _ in operands)
+    begins = "".join(f", at(x{i}, {_LAST_PLACES[place]})" for i, place in enumerate(names))
+    finish = f"        run_rows(sums, TILE, m, TILE, at(y, place), channels{begins})"
+    text = _LAST_KERNEL.format(
+        dtype=dtype,
+        lanes=lanes,
+        tile_pixels=pixels,
+        imports="from LIBRARY0 import run_rows\n" if recipe else "",
+        unpack=LastLanesSizes.unpack(),
+        operands="".join(f", x{i}" for i in range(len(operands))),
+        finish=finish if recipe else _LAST_COPIED,
+    )
+    if not recipe:
+        return (text,)
+    ways = {"scalar": FIXED, "same": ROWS}
+    advances = tuple((ways.get(place, ALONG), kind) for place, kind in operands)
+    return converted_run_library("int32", result, recipe, advances, lanes), text
+
+
 def emit(
     dtype: str,
     rest: int,
     lanes: int,
+    pixels: int,
     recipe: Recipe = (),
     operands: tuple[tuple[str, str], ...] = (),
     result: str = "int32",
@@ -191,6 +349,7 @@ def emit(
         dtype: T, int8 or uint8.
         rest: channels of the last block.
         lanes: int32 in a register.
+        pixels: of a tile.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see PLACES.
         result: dtype of y.
@@ -200,7 +359,7 @@ def emit(
         dtype=dtype,
         rest=rest,
         lanes=lanes,
-        tile_pixels=tile_pixels(lanes),
+        tile_pixels=pixels,
         imports="from LIBRARY0 import run\n" if recipe else "",
         unpack=IntegerLanesSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),

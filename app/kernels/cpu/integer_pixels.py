@@ -4,6 +4,7 @@ Pixels are the rows of register tiles and output channels their columns, so that
 that are not there and weights are a single stream. `emit_gather` puts the channels of a pixel side by side,
 with the border; what a window reads is then a few stretches of memory, which a block of pixels copies one
 after the other. Sums, or the bytes that they become, go back to planes through transposes in registers.
+Images with channels last need neither: `emit_border` copies those that have a border.
 """
 
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS, QUADS, TWO_VECTORS, Shapes
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.integer_products import CONV_PLACES
 from app.kernels.cpu.nchwc_copy import transposed
 from app.kernels.expressions import Recipe
 
 FEW = 4  # channels of pixels that are gathered 16 at once
+PLANES, ONE_PIXEL, CHANNELS_LAST = "planes", "one pixel", "channels last"  # where outputs go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,55 @@ def kernel(x, zero, shift, y, sizes, begin, end):
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BorderSizes(SizeTable):
+    """Sizes of an image with channels last and its border."""
+
+    h: int
+    w: int
+    wide_h: int  # with the border
+    wide_w: int
+    top: int  # where the input begins in it
+    left: int
+    row: int  # elements of a pixel
+    plane: int  # elements of an image with its border
+
+
+_BORDER = """\
+from app.kernels.cpu.codegen.generator import at
+
+
+def kernel(x, zero, shift, y, sizes, begin, end):
+    {unpack}
+    added = shift - {wide} * zero[0]
+    blank = 0 if {wide} else (zero[0] + shift) & 255
+    for unit in range(begin, end):
+        line, image = unit % wide_h, unit // wide_h
+        to = at(y, image * plane + line * wide_w * row)
+        if line < top or line >= top + h:
+            for j in range(wide_w * row):
+                to[j] = blank
+            continue
+        for j in range(left * row):
+            to[j] = blank
+        for j in range((left + w) * row, wide_w * row):
+            to[j] = blank
+        source, inside = at(x, (image * h + line - top) * w * row), at(to, left * row)
+        for j in range(w * row):
+            inside[j] = source[j] + added
+"""
+
+
+def emit_border(wide: bool) -> Sources:
+    """The module that copies images with channels last, with a border.
+
+    x: 8-bit T[images, h, w, row]; zero: T[1]; y: uint8[images, plane], x + shift modulo 256 and the border
+    zero + shift, or where `wide` int16, x - zero and 0; sizes: BorderSizes. Units are lines with the border
+    (fastest), images.
+    """
+    return (_BORDER.format(wide=int(wide), unpack=BorderSizes.unpack()),)
+
+
 _FEW = """
                     few(at(x, source), step, at(to, place), added)
                 elif """
@@ -162,6 +213,7 @@ class IntegerPixelsSizes(SizeTable):
     packed: int  # whether windows are copied, or pixels are rows of the product as they lie
     groups: int
     outputs: int  # channels of the output, per group
+    total: int  # of all groups, of which the last may have fewer
     pixels: int  # of the output
     rows: int
     columns: int
@@ -170,8 +222,9 @@ class IntegerPixelsSizes(SizeTable):
     step_w: int
     runs: int  # stretches that a window reads
     run: int  # bytes of one
-    run_row: int  # the same with zero weights behind it, a whole number of elements
-    plane: int  # bytes of a gathered image
+    image_step: int  # bytes of an image of all groups
+    group_step: int  # bytes between groups
+    readable: int  # pixels of all images that may be read as rows of the product
     depth: int  # elements of the reduction
     a_row: int  # from one pixel to the next
     block_m: int
@@ -184,8 +237,11 @@ class IntegerPixelsSizes(SizeTable):
     panel_step: int  # bytes
 
 
-# Up to twice as many bytes: two vectors, which overlap.
+# One vector, or up to twice as many bytes: two, which overlap.
 _OVERLAPPING = """\
+    elif n == {nbytes}:
+        for i in range(count):
+            store(at(to, i * to_step), 0, load(at(source, i * source_step), 0, {nbytes}))
     elif n >= {nbytes}:
         for i in range(count):
             x, y = at(source, i * source_step), at(to, i * to_step)
@@ -214,11 +270,11 @@ def copies(to, to_step, source, source_step, count, n):
     if n >= 64:
         for i in range(count):
             x, y = at(source, i * source_step), at(to, i * to_step)
-            for j in range(0, n - 63, 64):
+            for j in range(0, n - 64, 64):
                 store(y, j, load(x, j, 64))
             store(y, n - 64, load(x, n - 64, 64))
 """
-    + "".join(_OVERLAPPING.format(nbytes=nbytes) for nbytes in (32, 16, 8))
+    + "".join(_OVERLAPPING.format(nbytes=nbytes) for nbytes in (32, 16, 8, 4))
     + """\
     else:
         for i in range(count):
@@ -248,48 +304,62 @@ def kernel(image, elements, weights, corrections, y, taps, sizes, work, panels, 
         low = unit % blocks_n * block_n
         block = unit // blocks_n
         start, plane_at = block % blocks_m * block_m, block // blocks_m  # of batch and groups
-        group = plane_at % groups
-        m, n = min(block_m, pixels - start), min(block_n, outputs - low)
+        group, own_image = plane_at % groups, plane_at // groups
+        row = group * outputs + low
+        m, n = min(block_m, pixels - start), min(block_n, outputs - low, total - row)
+        begins = own_image * image_step + group * group_step
         if not packed:
-            first = at(elements, plane_at * (plane // 4) + start * a_row)
+            first = at(elements, begins // 4 + start * a_row)
         elif block != before:
             before = block
-            source = at(image, plane_at * plane)
+            source = at(image, begins)
             line, column, done = start // columns, start % columns, 0
             while done < m:
                 length = min(columns - column, m - done)
                 window = at(source, line // rows * step_d + line % rows * step_h + column * step_w)
                 for r in range(runs):
-                    copies(at(panel, done * a_row * 4 + r * run_row), a_row * 4, at(window, taps[r]), step_w,
+                    copies(at(panel, done * a_row * 4 + r * run), a_row * 4, at(window, taps[r]), step_w,
                            length, run)
                 line, column, done = line + 1, 0, done + length
         whole = at(weights, (group * all_panels + low // COLUMNS) * depth * COLUMNS)
         wide, tall = tiled(n, COLUMNS, VECTOR), tiled(m, ROWS, SMALL)
         wide = max(wide, VECTOR)
-        row = group * outputs + low
+        if own_image * pixels + start + tall > readable:
+            tall = m
         for chunk in range(chunks):
             k0 = chunk * block_k
             flags = ACCUMULATE if chunk > 0 else COLUMN_BIAS if {corrects} else 0
             product(first, False, a_row, 1, k0, at(whole, k0 * COLUMNS), COLUMNS, depth * COLUMNS,
                     min(block_k, depth - k0), mine, block_n, tall, wide, spare, mine, block_n,
                     mine, 0, at(corrections, row), mine, 0, mine, flags)
-        channel = plane_at * outputs + low
-        place = channel * pixels + start
+        channel = own_image * total + row
+        place = {place}
 {finish}
 """
 )
 
 # Where operands of a recipe begin along channels: of a pixel, and where there is one pixel only.
 _ALONG = {"channel": "row", "scalar": "0"}
+_LAST = {"same": "place", "channel": "row", "plane": "channel", "scalar": "0"}
 _ONE = {"same": "place", "channel": "row", "plane": "channel", "scalar": "0"}
 
 _ONE_PIXEL = """\
         finished(mine, at(y, place), n{places})
 """
 
+_LAST_ROWS = """\
+        finished_rows(mine, block_n, m, n, at(y, place), total{places})
+"""
+
+_LAST_COPIED = """\
+        for i in range(m):
+            for j in range(n):
+                y[place + i * total + j] = mine[i * block_n + j]
+"""
+
 _BYTES = """\
         own = at(bytes_, thread * bytes_step)
-        finished_rows(mine, block_n, m, n, own{places})
+        finished_rows(mine, block_n, m, n, own, block_n{places})
         for p in range(0, m, TILE):
             p = min(p, m - TILE) if m >= TILE else p
             for c in range(0, n, TILE):
@@ -332,7 +402,8 @@ def shapes_of(dtype: str, lanes: int, outputs: int) -> Shapes:
         whole, rest = divmod(outputs, width)
         return whole * width + (lanes if 0 < rest <= lanes else width if rest else 0)
 
-    return min((wide, TWO_VECTORS), key=computed)
+    # Less than a vector has tiles of one vector: the more rows, the fewer of them.
+    return min((TWO_VECTORS, wide) if outputs <= lanes else (wide, TWO_VECTORS), key=computed)
 
 
 def goes_along_channels(places: tuple[str, ...], result: str, recipe: Recipe) -> bool:
@@ -340,45 +411,57 @@ def goes_along_channels(places: tuple[str, ...], result: str, recipe: Recipe) ->
     return bool(recipe) and result in ("int8", "uint8") and all(place in _ALONG for place in places)
 
 
+def _finish(ends: str, recipe: Recipe, names: tuple[str, ...], as_bytes: bool) -> str:
+    """What becomes of the sums of a block."""
+    one_pixel, last = ends == ONE_PIXEL, ends == CHANNELS_LAST
+    table = _ONE if one_pixel else _LAST if last else _ALONG if as_bytes else CONV_PLACES
+    places = "".join(f", at(x{i}, {table[place]})" for i, place in enumerate(names))
+    if one_pixel and recipe:
+        return _ONE_PIXEL.format(places=places)
+    if last and recipe:
+        return _LAST_ROWS.format(places=places)
+    if last:
+        return _LAST_COPIED
+    if as_bytes:
+        return _BYTES.format(places=places)
+    return _TURNED.format(each=_RUN.format(places=places) if recipe else _COPIED)
+
+
 def emit(
     dtype: str,
     lanes: int,
     vectors: int,
-    one_pixel: bool,
+    ends: str,
     recipe: Recipe = (),
     operands: tuple[tuple[str, str], ...] = (),
     result: str = "int32",
 ) -> Sources:
-    """The module of a convolution whose pixels are gathered (`emit_gather`).
+    """The module of a convolution whose pixels have their channels side by side (`emit_gather`).
 
     image, elements: the same memory; weights: [groups, panels, depth, COLUMNS] (`tiles.pack_columns`);
-    corrections: int32[groups * outputs], not of PAIRS; y: [batch, groups * outputs, ...] of type `result`;
-    taps: int64[runs], where they begin in a window, bytes; sizes: IntegerPixelsSizes; work: int32, per
-    thread; panels, panel_elements: the same memory, per thread; bytes and their number per thread where
-    `goes_along_channels` and there is more than one pixel; then the operands of the recipe. Units are
-    blocks of output channels (fastest), blocks of pixels, groups, batch. Behind images, sums, corrections
-    and panels a whole tile is read.
+    corrections: int32[groups * outputs], not of PAIRS; y: [batch, total, ...] of type `result`, channels last
+    where `ends` says so; taps: int64[runs], where they begin in a window, bytes; sizes: IntegerPixelsSizes;
+    work: int32, per thread; panels, panel_elements: the same memory, per thread; bytes and their number per
+    thread where `goes_along_channels` of PLANES; then the operands of the recipe. Units are blocks of output
+    channels (fastest), blocks of pixels, groups, batch. Behind images that are not `readable` pixels, sums,
+    corrections and panels a whole tile is read.
 
     Args:
         dtype: of the elements of operands: PAIRS, or four numbers in one.
         lanes: int32 in a register.
         vectors: of columns of a tile, see `shapes_of`.
-        one_pixel: whether the output has one pixel.
+        ends: where outputs go: PLANES, ONE_PIXEL for those of one pixel, CHANNELS_LAST.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see CONV_PLACES.
         result: dtype of y.
     """
     names = tuple(place for place, _ in operands)
-    as_bytes = not one_pixel and goes_along_channels(names, result, recipe)
-    along = one_pixel or as_bytes
-    table = _ONE if one_pixel else _ALONG if as_bytes else CONV_PLACES
-    places = "".join(f", at(x{i}, {table[place]})" for i, place in enumerate(names))
-    if one_pixel and recipe:
-        finish = _ONE_PIXEL.format(places=places)
-    elif as_bytes:
-        finish = _BYTES.format(places=places)
-    else:
-        finish = _TURNED.format(each=_RUN.format(places=places) if recipe else _COPIED)
+    as_bytes = ends == PLANES and goes_along_channels(names, result, recipe)
+    along = as_bytes or ends != PLANES
+    finish = _finish(ends, recipe, names, as_bytes)
+    place = (
+        "(own_image * pixels + start) * total + row" if ends == CHANNELS_LAST else "channel * pixels + start"
+    )
     imports = "from LIBRARY1 import run as finished, run_rows as finished_rows\n"
     text = _SOURCE.format(
         lanes=lanes,
@@ -387,12 +470,16 @@ def emit(
         operands=", bytes_, bytes_step" * as_bytes + "".join(f", x{i}" for i in range(len(operands))),
         unpack=IntegerPixelsSizes.unpack(),
         corrects=dtype != PAIRS,
+        place=place,
         finish=finish,
     )
     wide = PAIRED if dtype == PAIRS else QUADS
     product = product_library(dtype, lanes, wide if wide[lanes][2] == vectors else TWO_VECTORS)
     if not recipe:
         return product, text
-    fixed = ("scalar",) if along else ("channel", "plane", "scalar")
-    advances = tuple((FIXED if place in fixed else ALONG, kind) for place, kind in operands)
+    fixed: tuple[str, ...] = ("scalar",) if along else ("channel", "plane", "scalar")
+    same = ROWS if ends == CHANNELS_LAST else ALONG
+    advances = tuple(
+        (FIXED if place in fixed else same if place == "same" else ALONG, kind) for place, kind in operands
+    )
     return product, converted_run_library("int32", result, recipe, advances, lanes), text

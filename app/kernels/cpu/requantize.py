@@ -69,28 +69,34 @@ def requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
 def rows_requantizer(dtype: str, lanes: int, along: tuple[bool, bool]) -> Any:
     """An intrinsic that turns rows of sums into 8-bit numbers, scales and addends in registers meanwhile.
 
-    rows(v, row, m, n, y, factor, addend, zero): as `requantizer` does v[i * row + j] to y[i * row + j], for
-    i < m and j < n, which is at least `lanes`.
+    rows(v, row, m, n, y, y_row, factor, addend, zero): as `requantizer` does v[i * row + j] to
+    y[i * y_row + j], for i < m and j < n, which is at least `lanes`.
     """
     pointer, size = types.CPointer(types.float32), types.int64
     signature = types.void(
-        types.CPointer(types.int32), size, size, size, _result(dtype), pointer, pointer, types.float32
+        types.CPointer(types.int32), size, size, size, _result(dtype), size, pointer, pointer, types.float32
     )
 
     def generate(context, builder, _signature, values):
-        v, row, m, n, y, factor, addend, zero = values
+        v, row, m, n, y, y_row, factor, addend, zero = values
         rounding = _Rounding(builder, dtype, zero)
-        last = builder.sub(n, number(lanes))
-        with cgutils.for_range_slice(builder, number(0), n, number(lanes)) as (first, _):
-            # The last vector overlaps the one before.
-            column = builder.select(builder.icmp_signed("<", first, last), first, last)
+
+        def columns(width: int, column: Any) -> None:
             scale, bias = (
-                rounding.load(source, column if each else None, lanes)
+                rounding.load(source, column if each else None, width)
                 for source, each in zip((factor, addend), along)
             )
             with cgutils.for_range(builder, m) as turn:
-                place = builder.add(builder.mul(turn.index, row), column)
-                rounding.store(v, place, scale, bias, y, place, lanes)
+                place, to = (builder.add(builder.mul(turn.index, step), column) for step in (row, y_row))
+                rounding.store(v, place, scale, bias, y, to, width)
+
+        wide = builder.and_(n, number(-4 * lanes))
+        with cgutils.for_range_slice(builder, number(0), wide, number(4 * lanes)) as (first, _):
+            columns(4 * lanes, first)
+        last = builder.sub(n, number(lanes))
+        with cgutils.for_range_slice(builder, wide, n, number(lanes)) as (first, _):
+            # The last vector overlaps the one before.
+            columns(lanes, builder.select(builder.icmp_signed("<", first, last), first, last))
         return context.get_dummy_value()
 
     return typed(signature, generate)

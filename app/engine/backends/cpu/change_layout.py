@@ -43,7 +43,8 @@ def _ends(group: Group) -> tuple[ir.Value, ir.Value]:
 def _rejection(same: bool, layout_of: nchwc.LayoutOf = nchwc.layout_of) -> Rejection:
     def rejection(group: Group, context: PlanningContext) -> str | None:
         x, y = _ends(group)
-        reason = nchwc.image_rejection(x) or nchwc.image_rejection(y)
+        types = nchwc.types_of(layout_of(context))
+        reason = nchwc.image_rejection(x, types) or nchwc.image_rejection(y, types)
         if reason is None and graph.shape(x) != graph.shape(y):
             reason = f"changes the shape {graph.shape(x)} to {graph.shape(y)}"
         if reason is None and same and not layout_of(context).is_same_bytes(graph.static_shape(x)):
@@ -83,7 +84,7 @@ def _last_lower(side: int) -> Lower:
         plain, last = strides_of(shape), strides_of(LAST.physical_shape(shape))
         there = tuple(last[LAST.order.index(axis)] for axis in range(4))
         strides = (there, plain) if side == 0 else (plain, there)
-        return calls(StridedCopy(shape, *strides), 4, x, y)
+        return calls(StridedCopy(shape, *strides), graph.element_type(x).itemsize, x, y)
 
     return lower
 
@@ -91,7 +92,8 @@ def _last_lower(side: int) -> Lower:
 def _cost(side: int, layout_of: nchwc.LayoutOf = nchwc.layout_of) -> Cost:
     def cost(group: Group, context: PlanningContext) -> float:
         image = _ends(group)[side]
-        wide = layout_of(context).nbytes(graph.static_shape(image), 4)
+        width = graph.element_type(image).itemsize
+        wide = layout_of(context).nbytes(graph.static_shape(image), width)
         return roofline(context.target, flops=0.0, nbytes=graph.nbytes(image) + wide, threads=context.threads)
 
     return cost

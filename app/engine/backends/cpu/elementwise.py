@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
@@ -124,8 +123,9 @@ def _physical(operand: Operand, shape: tuple[int, ...], layout: Layout) -> Physi
         return Physical(value, (1,), "scalar")
     if wide[1] == 1 != shape[1]:  # channels lie outermost or innermost, where there is one
         return Physical(value, (*(wide[axis] for axis in layout.order), *(1 for _ in layout.blocks)), "other")
-    if graph.dtype(value) != np.float32:
-        return f"operand {value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
+    reason = nchwc.type_rejection(value, nchwc.types_of(layout))
+    if reason is not None:
+        return reason
     place = "other"
     if wide == shape:
         place = "same"
@@ -160,7 +160,7 @@ def _read_physicals(group: Group, layout: Layout) -> tuple[Physical, ...]:
 
 def _image_rejection(group: Group, layout: Layout) -> str | None:
     for output in group.outputs:
-        reason = nchwc.image_rejection(output)
+        reason = nchwc.image_rejection(output, nchwc.types_of(layout))
         if reason is not None:
             return reason
     reason = _plain_rejection(group)

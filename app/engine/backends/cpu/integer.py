@@ -436,6 +436,7 @@ def rows(
     lower: Lower,
     cost: Cost,
     inplace: Inplace = no_pairs,
+    **more: Any,
 ) -> tuple[Implementation, ...]:
     """The rows of one way to compute these operators; where the output is empty, nothing is computed."""
 
@@ -443,6 +444,6 @@ def rows(
         return lower(group, context) if graph.elements(group.outputs[0]) else ()
 
     return tuple(
-        Implementation(f"{prefix}.{name}", op, "numba-cpu", rejection, unless_empty, cost, inplace)
+        Implementation(f"{prefix}.{name}", op, "numba-cpu", rejection, unless_empty, cost, inplace, **more)
         for op, prefix in prefixes.items()
     )

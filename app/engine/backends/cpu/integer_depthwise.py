@@ -14,6 +14,7 @@ from app.engine.backends.cpu.integer import (
     window_of,
     with_zero,
 )
+from app.engine.backends.cpu.integer_last import images_rejection, layouts
 from app.engine.backends.cpu.rows import after, group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall, Workspace
@@ -23,7 +24,7 @@ from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.byte_transposes import TILE
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.integer_depthwise import ROWS, IntegerDepthwiseSizes
-from app.kernels.cpu.integer_lanes import IntegerLanesSizes, tile_pixels
+from app.kernels.cpu.integer_lanes import IntegerLanesSizes, LastLanesSizes, tile_pixels
 from app.kernels.expressions import stored
 
 SUMS = 4096  # of a channel that are finished at once
@@ -31,6 +32,8 @@ PAIRS = 32 * 1024  # of gathered rows that are widened at once
 # Operations of float32 that take as long as a channel and a pixel of it, beside its taps, and those of 16
 # channels side by side: fitted to images of 7 x 7 to 112 x 112, windows of 3 x 3 and 5 x 5 (a core of Zen 5).
 CHANNEL, PIXEL, BLOCK, BLOCK_PIXEL = 3200.0, 15.0, 21200.0, 140.0
+LAST_PAIRS = 8 * 1024  # the same where channels lie last
+LAST_BLOCK, LAST_PIXEL = 4000.0, 60.0
 
 
 @after(rejection)
@@ -192,7 +195,7 @@ def _lanes_sizes(window: Window, context: PlanningContext, taps: int) -> Integer
     lines = (band - 1) * stride_h + reach
     turned_row = -(-band * columns // lanes) * lanes
     pairs = (lines - distance) * line * TILE
-    sums = (max(turned_row, band * columns) + tile_pixels(lanes)) * TILE
+    sums = (max(turned_row, band * columns) + tile_pixels(lanes, columns)) * TILE
     return IntegerLanesSizes(
         channels=window.groups,
         h=h,
@@ -224,7 +227,7 @@ def _lanes_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ..
     pairs = packed_weights(of, window).array
     taps, blocks = pairs.shape[1], -(-window.groups // TILE)
     whole = np.pad(pairs, ((0, blocks * TILE - window.groups), (0, 0))).reshape(blocks, TILE, taps)
-    sizes = _lanes_sizes(window, context, taps)
+    sizes, lanes = _lanes_sizes(window, context, taps), context.target.vector_lanes
     offsets = [((r + sizes.top) * sizes.line + c + sizes.left) * TILE for r in down[::2] for c in across]
     kind = graph.element_type(of.a)
     operands: Operands = (
@@ -242,21 +245,103 @@ def _lanes_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ..
         "app.kernels.cpu.integer_lanes:emit",
         operands,
         window.batch * blocks * -(-window.out[1] // sizes.band),
-        static=(kind.name, rest, context.target.vector_lanes, *finish.static),
+        static=(kind.name, rest, lanes, tile_pixels(lanes, window.out[2]), *finish.static),
     )
     return (call,)
 
 
 def _lanes_cost(group: Group, context: PlanningContext) -> float:
     """Gathering, pairs and transposes of whole blocks of channels beside the taps."""
-    window, pixels = window_of(group), tile_pixels(context.target.vector_lanes)
+    window = window_of(group)
+    pixels = tile_pixels(context.target.vector_lanes, window.out[2])
     blocks = window.batch * -(-window.groups // TILE)
     tile = window.out[1] * -(-window.out[2] // pixels) * pixels
     work = BLOCK + BLOCK_PIXEL * _moved(window) + 2.25 * TILE * _pairs(window) * tile
     return group_roofline(group, context, blocks * work, 0.4, total_bytes(group))
 
 
+@after(depthwise_rejection)
+def _last_rejection(group: Group, _context: PlanningContext) -> str | None:
+    channels = window_of(group).groups
+    if channels < TILE:
+        return f"{channels} channels do not fill a vector of {TILE}"
+    return images_rejection(group)
+
+
+def _last_sizes(window: Window, context: PlanningContext, taps: int) -> LastLanesSizes:
+    """Sizes of bands of rows whose pairs fit the first cache."""
+    of = _lanes_sizes(window, context, taps)
+    band = max(min((LAST_PAIRS // (of.line * TILE) + of.distance - of.reach) // of.stride_h + 1, of.band), 1)
+    pairs = ((band - 1) * of.stride_h + of.reach - of.distance) * of.line * TILE
+    sums = (band * of.columns + tile_pixels(context.target.vector_lanes, of.columns)) * TILE
+    return LastLanesSizes(
+        channels=of.channels,
+        h=of.h,
+        w=of.w,
+        top=of.top,
+        left=of.left,
+        line=of.line,
+        reach=of.reach,
+        distance=of.distance,
+        stride_h=of.stride_h,
+        stride_w=of.stride_w,
+        rows=of.rows,
+        columns=of.columns,
+        taps=taps,
+        band=band,
+        pairs_size=pairs,
+        work_step=pairs + sums,
+    )
+
+
+def _last_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
+    (y,) = group.outputs
+    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group)
+    _, down, across = window.offsets
+    pairs = packed_weights(of, window).array
+    taps, channels, lanes = pairs.shape[1], window.groups, context.target.vector_lanes
+    firsts = [min(c, channels - TILE) for c in range(0, channels, TILE)]
+    packed = np.stack([pairs[c : c + TILE].T for c in firsts])
+    sizes = _last_sizes(window, context, taps)
+    offsets = [((r + sizes.top) * sizes.line + c + sizes.left) * TILE for r in down[::2] for c in across]
+    kind = graph.element_type(of.a)
+    operands: Operands = (
+        *with_zero(of.a, of.a_zero),
+        ("int32*", Constant(packed, of.b.name or "")),
+        (f"{stored(finish.result)}*", y),
+        ("int64*", Constant(np.array(offsets, np.int64))),
+        size_operand(sizes),
+        ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
+        *finish.arguments,
+    )
+    call = typed_call(
+        "app.kernels.cpu.integer_lanes:emit_last",
+        operands,
+        window.batch * len(firsts) * -(-window.out[1] // sizes.band),
+        static=(kind.name, lanes, tile_pixels(lanes, window.out[2]), *finish.static),
+    )
+    return (call,)
+
+
+def _last_cost(group: Group, context: PlanningContext) -> float:
+    """Pairs of whole blocks of channels beside the taps."""
+    window, pixels = window_of(group), tile_pixels(context.target.vector_lanes, window_of(group).out[2])
+    blocks = window.batch * -(-window.groups // TILE)
+    tile = window.out[1] * -(-window.out[2] // pixels) * pixels
+    work = LAST_BLOCK + LAST_PIXEL * _moved(window) + 2.25 * TILE * _pairs(window) * tile
+    return group_roofline(group, context, blocks * work, 0.4, total_bytes(group))
+
+
 IMPLEMENTATIONS = (
     *rows(CONVOLUTIONS, "depthwise", depthwise_rejection, _lower, _cost),
     *rows(CONVOLUTIONS, "depthwise_lanes", _lanes_rejection, _lanes_lower, _lanes_cost),
+    *rows(
+        CONVOLUTIONS,
+        "depthwise_last",
+        _last_rejection,
+        _last_lower,
+        _last_cost,
+        layouts=layouts,
+        rank=2,
+    ),
 )

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +26,7 @@ from app.engine.backends.cpu.integer import (
 from app.engine.backends.cpu.integer_conv import bordered
 from app.engine.backends.cpu.rows import group_roofline, total_bytes
 from app.engine.core import graph
-from app.engine.core.calls import Constant, KernelCall, Workspace
+from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.cost.roofline import flops
@@ -33,7 +34,14 @@ from app.engine.operators.conv_geometry import Window
 from app.kernels.cpu.byte_transposes import TILE
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import LEFT_UNSIGNED, PAIRS
-from app.kernels.cpu.integer_pixels import GatherSizes, IntegerPixelsSizes, goes_along_channels, shapes_of
+from app.kernels.cpu.integer_pixels import (
+    ONE_PIXEL,
+    PLANES,
+    GatherSizes,
+    IntegerPixelsSizes,
+    goes_along_channels,
+    shapes_of,
+)
 from app.kernels.expressions import stored
 
 ROWS = 96  # pixels of a block, whose sums stay in the second cache
@@ -51,7 +59,8 @@ class Pixels:
     Attributes:
         before: elements of the border before the input, along its three axes.
         whole: pixels of an image with its border, along its axes.
-        row: elements of a pixel, those beyond its channels of no account.
+        row: elements of a tap of a group, those beyond its channels of no account.
+        step: elements from one pixel to the next.
         itemsize: bytes of an element.
         joined: taps of a stretch.
         starts: where stretches begin in a window, pixels.
@@ -61,6 +70,7 @@ class Pixels:
     before: tuple[int, ...]
     whole: tuple[int, ...]
     row: int
+    step: int
     itemsize: int
     joined: int
     starts: tuple[int, ...]
@@ -72,27 +82,41 @@ class Pixels:
         return self.joined * self.row * self.itemsize
 
     @property
-    def run_row(self) -> int:
-        """Bytes of a stretch in the product, a whole number of elements."""
-        return -(-self.run // 4) * 4
-
-    @property
     def depth(self) -> int:
-        """Elements of the reduction."""
-        return len(self.starts) * self.run_row // 4
+        """Elements of the reduction, in which stretches follow one another."""
+        return -(-len(self.starts) * self.run // 4)
 
     @property
     def plane(self) -> int:
         """Bytes of an image, whole cache lines."""
-        size = math.prod(self.whole) * self.row * self.itemsize
+        size = math.prod(self.whole) * self.step * self.itemsize
         return size + -size % blocking.LINE
+
+
+def joined_taps(window: Window) -> int:
+    """Taps of a stretch: those of a line, where they are neighbors."""
+    along = window.offsets[2]
+    return len(along) if along == tuple(range(along[0], along[0] + len(along))) else 1
+
+
+def starts_of(window: Window, joined: int) -> tuple[int, ...]:
+    """Where stretches of `joined` taps begin in a window, in pixels of the image with its border."""
+    before, whole = bordered(window)
+    inside = [[o + p for o in offsets] for offsets, p in zip(window.offsets, before)]
+    return tuple(
+        (d * whole[1] + h) * whole[2] + w
+        for d, h, w in itertools.product(*inside[:2], inside[2][:1] if joined > 1 else inside[2])
+    )
+
+
+def is_packed(window: Window) -> bool:
+    """True if windows are copied; else pixels are rows of the product as they lie."""
+    return window.taps > 1 or window.stride != (1, 1, 1) or bordered(window)[1] != window.out
 
 
 def _pixels(window: Window, form: Form) -> Pixels:
     before, whole = bordered(window)
-    packed = window.taps > 1 or window.stride != (1, 1, 1) or whole != window.out
-    along = tuple(o + before[2] for o in window.offsets[2])
-    joined = len(along) if along == tuple(range(along[0], along[0] + len(along))) else 1
+    packed, joined = is_packed(window), joined_taps(window)
     row = -(-window.channels // form.together) * form.together
     if (
         window.channels < FEW
@@ -100,16 +124,11 @@ def _pixels(window: Window, form: Form) -> Pixels:
         and -(-joined * window.channels // form.together) < joined * row // form.together
     ):
         row = window.channels  # pixels without a gap, where that makes a stretch shorter
-    inside = ([o + p for o in offsets] for offsets, p in zip(window.offsets[:2], before[:2]))
-    starts = [
-        (d * whole[1] + h) * whole[2] + w
-        for d, h in itertools.product(*inside)
-        for w in (along[:1] if joined > 1 else along)
-    ]
-    return Pixels(before, whole, row, 4 // form.together, joined, tuple(starts), packed)
+    starts = starts_of(window, joined)
+    return Pixels(before, whole, row, row, 4 // form.together, joined, starts, packed)
 
 
-def _shapes(window: Window, form: Form, context: PlanningContext) -> tiles.Shapes:
+def shapes_for(window: Window, form: Form, context: PlanningContext) -> tiles.Shapes:
     """Shapes of register tiles."""
     return shapes_of(form.dtype(LEFT_UNSIGNED, context), context.target.vector_lanes, window.outputs)
 
@@ -145,19 +164,44 @@ def _gather(
     return kernel_call("app.kernels.cpu.integer_pixels:emit_gather", operands, units, static)
 
 
-def _packed(of: Inputs, window: Window, pixels: Pixels, width: int, form: Form) -> Array:
-    """Weights as panels of columns, in the order in which windows are copied."""
-    shifted = of.shifted.reshape(window.groups, window.outputs, window.channels, len(pixels.starts), -1)
+def steps_of(weights: Array, window: Window, pixels: Pixels, form: Form) -> Array:
+    """Weights [groups * outputs, channels, ...] as steps of the reduction, as windows are copied."""
+    shifted = weights.reshape(window.groups, window.outputs, window.channels, len(pixels.starts), -1)
     taps = np.moveaxis(shifted, 2, -1)  # [groups, outputs, stretches, taps of one, channels]
     taps = np.pad(taps, [(0, 0)] * 4 + [(0, pixels.row - window.channels)])
-    runs = taps.reshape(*taps.shape[:3], -1)
-    runs = np.pad(runs, [(0, 0)] * 3 + [(0, pixels.run_row // pixels.itemsize - runs.shape[-1])])
-    steps = tiles.pack_steps(runs.reshape(window.groups, window.outputs, -1).swapaxes(1, 2), form.together)
-    return tiles.pack_columns(steps, width)
+    return tiles.pack_steps(taps.reshape(window.groups, window.outputs, -1).swapaxes(1, 2), form.together)
 
 
-def _sizes(window: Window, pixels: Pixels, form: Form, context: PlanningContext) -> IntegerPixelsSizes:
-    lanes, shapes = context.target.vector_lanes, _shapes(window, form, context)
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where groups and images begin, in bytes, and what there is of them.
+
+    Attributes:
+        total: output channels of all groups.
+        image: bytes of an image.
+        group: bytes between groups.
+        row: bytes between pixels.
+        readable: pixels that may be read as rows of the product, see `IntegerPixelsSizes`.
+    """
+
+    total: int
+    image: int
+    group: int
+    row: int
+    readable: int = 2**62
+
+
+def _extent(window: Window, pixels: Pixels) -> Extent:
+    """Groups one after the other, each an image of its own, and a tile behind the last."""
+    row = pixels.row * pixels.itemsize
+    return Extent(window.groups * window.outputs, window.groups * pixels.plane, pixels.plane, row)
+
+
+def sizes_of(
+    window: Window, pixels: Pixels, extent: Extent, form: Form, context: PlanningContext
+) -> IntegerPixelsSizes:
+    """Sizes of a convolution, among them the workspaces of a thread: `work_step` and `panel_step`."""
+    lanes, shapes = context.target.vector_lanes, shapes_for(window, form, context)
     width, full = tiles.columns_of(PAIRS, lanes, shapes), shapes[lanes][0]
     block_m = min(blocking.balanced(window.pixels, ROWS, TILE), -(-window.pixels // full) * full)
     block_n = blocking.balanced(window.outputs, PANELS * width, width)
@@ -166,10 +210,9 @@ def _sizes(window: Window, pixels: Pixels, form: Form, context: PlanningContext)
         block_n -= width
     depth = pixels.depth
     block_k = depth if window.pixels <= full else blocking.balanced(depth, DEPTH, 1)
-    a_row = blocking.panel_row(depth, 4) if pixels.packed else depth
+    a_row = blocking.panel_row(depth, 4) if pixels.packed else extent.row // 4
     tall = -(-block_m // TILE) * TILE + full
     step = window.stride
-    line = pixels.row * pixels.itemsize
     turned_row = -(-tall // lanes) * lanes
     spare = tiles.spare(PAIRS, lanes, shapes)
     sums = tall * block_n
@@ -177,16 +220,18 @@ def _sizes(window: Window, pixels: Pixels, form: Form, context: PlanningContext)
         packed=pixels.packed,
         groups=window.groups,
         outputs=window.outputs,
+        total=extent.total,
         pixels=window.pixels,
         rows=window.out[1],
         columns=window.out[2],
-        step_d=step[0] * pixels.whole[1] * pixels.whole[2] * line,
-        step_h=step[1] * pixels.whole[2] * line,
-        step_w=step[2] * line,
+        step_d=step[0] * pixels.whole[1] * pixels.whole[2] * extent.row,
+        step_h=step[1] * pixels.whole[2] * extent.row,
+        step_w=step[2] * extent.row,
         runs=len(pixels.starts),
         run=pixels.run,
-        run_row=pixels.run_row,
-        plane=pixels.plane,
+        image_step=extent.image,
+        group_step=extent.group,
+        readable=extent.readable,
         depth=depth,
         a_row=a_row,
         block_m=block_m,
@@ -201,31 +246,57 @@ def _sizes(window: Window, pixels: Pixels, form: Form, context: PlanningContext)
 
 
 def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
-    (y,) = group.outputs
-    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group).flat()
-    lanes = context.target.vector_lanes
+    of, window = Inputs(group.anchor), window_of(group).flat()
     pixels = _pixels(window, form)
-    sizes = _sizes(window, pixels, form, context)
-    shapes = _shapes(window, form, context)
-    width = tiles.columns_of(PAIRS, lanes, shapes)
+    sizes = sizes_of(window, pixels, _extent(window, pixels), form, context)
     # A whole tile reads pixels behind the last.
-    image = Workspace(window.batch * window.groups * pixels.plane + 4 * shapes[lanes][0] * sizes.a_row)
+    rows_behind = shapes_for(window, form, context)[context.target.vector_lanes][0]
+    image = Workspace(window.batch * window.groups * pixels.plane + 4 * rows_behind * sizes.a_row)
+    ends = ONE_PIXEL if window.pixels == 1 else PLANES
+    steps = partial(steps_of, of.shifted, window, pixels, form)
+    calls = product_calls(group, Product(window, pixels, sizes, image, steps, ends), form, context)
+    shift = 0 if form.together == 2 else form.shift(of.a, context)
+    return _gather(of, window, pixels, image, form, shift), *calls
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """Operands of the kernel: pixels in memory, weights as steps of the reduction, and where outputs go."""
+
+    window: Window
+    pixels: Pixels
+    sizes: IntegerPixelsSizes
+    image: Argument
+    steps: Callable[[], Array]
+    ends: str
+
+
+def product_calls(
+    group: Group, product: Product, form: Form, context: PlanningContext
+) -> tuple[KernelCall, ...]:
+    """Calls of the kernel over pixels that lie with their channels side by side, and of corrections."""
+    (y,) = group.outputs
+    of, finish, window, sizes = Inputs(group.anchor), finish_of(group), product.window, product.sizes
+    lanes, shapes = context.target.vector_lanes, shapes_for(window, form, context)
+    width = tiles.columns_of(PAIRS, lanes, shapes)
     correcting, added = corrections(of, form, context, width)
     panel = Workspace(sizes.panel_step, per_thread=True)
-    one = window.pixels == 1
     places = tuple(o.place for o in finish.operands)
     own: Operands = ()
-    if not one and goes_along_channels(places, finish.result, finish.recipe):
+    if product.ends == PLANES and goes_along_channels(places, finish.result, finish.recipe):
         step = (sizes.block_m + TILE) * sizes.block_n + TILE
         own = ((f"{finish.result}*", Workspace(step, per_thread=True)), step)
+    starts = np.array(product.pixels.starts, np.int64) * (product.pixels.step * product.pixels.itemsize)
+
+    def panels() -> Array:
+        return tiles.pack_columns(product.steps(), width)
+
     operands: Operands = (
-        ("uint8*", image),
-        ("int32*", image),
-        *of_type(
-            "int32*", Constant(partial(_packed, of, window, pixels, width, form), of.b.name or ""), added
-        ),
+        ("uint8*", product.image),
+        ("int32*", product.image),
+        *of_type("int32*", Constant(panels, of.b.name or ""), added),
         (f"{stored(finish.result)}*", y),
-        ("int64*", Constant(np.array(pixels.starts, np.int64) * (pixels.row * pixels.itemsize))),
+        ("int64*", Constant(starts)),
         size_operand(sizes),
         ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
         ("uint8*", panel),
@@ -238,27 +309,45 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
         "app.kernels.cpu.integer_pixels:emit",
         operands,
         window.batch * window.groups * blocks,
-        (form.dtype(LEFT_UNSIGNED, context), lanes, shapes[lanes][2], one, *finish.static),
+        (form.dtype(LEFT_UNSIGNED, context), lanes, shapes[lanes][2], product.ends, *finish.static),
     )
-    shift = 0 if form.together == 2 else form.shift(of.a, context)
-    return _gather(of, window, pixels, image, form, shift), *correcting, call
+    return *correcting, call
+
+
+def _rejection(group: Group, context: PlanningContext, form: Form) -> str | None:
+    """Reason of a form, or that neighbors in a window saturate."""
+    reason = form.rejection(group, context)
+    if reason is not None or form.together == 2 or form.dot:
+        return reason
+    window = window_of(group).flat()
+    return saturation(steps_of(Inputs(group.anchor).shifted, window, _pixels(window, form), form))
+
+
+def saturation(steps: Array) -> str | None:
+    """Reason why neighbors among the steps of a reduction may leave 16 bits."""
+    return None if tiles.quads_fit(steps) else "two products in a window may add up to more than 16 bits"
+
+
+def tiles_work(window: Window, depth: int, form: Form, context: PlanningContext) -> float:
+    """Operations of float32 that take as long as the products of whole tiles."""
+    lanes = context.target.vector_lanes
+    shapes = shapes_for(window, form, context)
+    rows, small = shapes[lanes][:2]
+    width = tiles.columns_of(PAIRS, lanes, shapes)
+    left = window.pixels % rows
+    tall = window.pixels - left + (left if left <= 1 else small if left <= small else rows)
+    wide = -(-window.outputs // width) * width
+    steps = window.batch * window.groups * tall * wide * depth
+    rate = 4.0 if form.dot else 2.0 if form.together == 2 else 2.4
+    return 2.0 * form.together * steps / rate
 
 
 def _cost(group: Group, context: PlanningContext, form: Form) -> float:
     """Seconds of whole tiles, of gathering the input and of what becomes of the sums."""
     of, window = Inputs(group.anchor), window_of(group)
     pixels = _pixels(window.flat(), form)
-    lanes = context.target.vector_lanes
-    shapes = _shapes(window, form, context)
-    rows, small = shapes[lanes][:2]
-    width = tiles.columns_of(PAIRS, lanes, shapes)
-    left = window.pixels % rows
-    tall = window.pixels - left + (left if left <= 1 else small if left <= small else rows)
-    wide = -(-window.outputs // width) * width
-    steps = window.batch * window.groups * tall * wide * pixels.depth
-    rate = 4.0 if form.dot else 2.0 if form.together == 2 else 2.4
     outputs = window.batch * window.groups * window.pixels * window.outputs
-    computed = 2.0 * form.together * steps / rate
+    computed = tiles_work(window, pixels.depth, form, context)
     finish = finish_of(group)
     along = goes_along_channels(tuple(o.place for o in finish.operands), finish.result, finish.recipe)
     moved = (ENDING if along else TURNING) * outputs + GATHERING * graph.elements(of.a)
@@ -276,7 +365,7 @@ IMPLEMENTATIONS = tuple(
     for row in rows(
         CONVOLUTIONS,
         f"pixels_{form.name}",
-        form.rejection,
+        partial(_rejection, form=form),
         partial(_lower, form=form),
         partial(_cost, form=form),
     )

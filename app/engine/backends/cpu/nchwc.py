@@ -31,6 +31,8 @@ Array = np.ndarray[Any, Any]
 # the output), `block` (of channels), `plane` (image times blocks plus block).
 OFFSETS = {"same": "place", "channel": "block * LANES", "plane": "plane * LANES", "scalar": "0"}
 
+# Types of images: of blocks, and of channels last.
+BLOCKED_TYPES, LAST_TYPES = ("float32",), ("float32", "uint8", "int8", "int32")
 RANK = -1  # of direct kernels over blocks: of rows that cost the same they come first
 LayoutOf: TypeAlias = Callable[[PlanningContext], Layout]
 
@@ -50,32 +52,39 @@ def blocks_of(channels: int, context: PlanningContext) -> int:
     return -(-channels // context.target.vector_lanes)
 
 
-def image_rejection(value: ir.Value | None) -> str | None:
-    """Reason why a value is no image that can be blocked: float32[N, C, H, W] of a known shape."""
+def image_rejection(value: ir.Value | None, types: tuple[str, ...] = BLOCKED_TYPES) -> str | None:
+    """Reason why a value is no image of one of these types: T[N, C, H, W] of a known shape."""
     if value is None:
         return "an operand is omitted"
     if graph.is_dynamic(value):
         return f"value {value.name!r} has no static shape"
     rank = len(graph.static_shape(value))
     wrong = f"{value.name!r} has {rank} axes; layouts of images have 4" if rank != 4 else None
-    return type_rejection(value) or wrong
+    return type_rejection(value, types) or wrong
 
 
-def images_rejection(group: Group, *images: ir.Value | None) -> str | None:
-    """Reason why values are no images that can be blocked, or the group's first output has no elements."""
+def images_rejection(
+    group: Group, *images: ir.Value | None, types: tuple[str, ...] = BLOCKED_TYPES
+) -> str | None:
+    """Reason why values are no images of these types, or the group's first output has no elements."""
     for value in images:
-        reason = image_rejection(value)
+        reason = image_rejection(value, types)
         if reason is not None:
             return reason
     y = group.outputs[0]
-    return type_rejection(y) or (None if graph.elements(y) else "the output has no elements")
+    return type_rejection(y, types) or (None if graph.elements(y) else "the output has no elements")
 
 
-def type_rejection(value: ir.Value) -> str | None:
-    """Reason why elements of a value are not those of layouts of images."""
-    if graph.dtype(value) == np.float32:
+def type_rejection(value: ir.Value, types: tuple[str, ...] = BLOCKED_TYPES) -> str | None:
+    """Reason why elements of a value are not those of a layout of images."""
+    if str(graph.dtype(value)) in types:
         return None
-    return f"{value.name!r} is {graph.dtype(value)}; layouts of images are for float32"
+    return f"{value.name!r} is {graph.dtype(value)}; this layout of images is for {', '.join(types)}"
+
+
+def types_of(layout: Layout) -> tuple[str, ...]:
+    """Types of images in a layout."""
+    return BLOCKED_TYPES if layout.blocks else LAST_TYPES
 
 
 def rejection(group: Group, _context: PlanningContext) -> str | None:

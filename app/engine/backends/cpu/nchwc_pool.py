@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.backends.cpu import nchwc
-from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, typed_call
+from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, of_values, typed_call
 from app.engine.backends.cpu.rows import after, group_roofline, single_rejection
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant, Workspace
@@ -21,6 +21,7 @@ from app.engine.core.registry import (
     Lower,
     Padding,
     PlanningContext,
+    Rejection,
 )
 from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, reduced_axes
@@ -44,13 +45,23 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     return nchwc.images_rejection(group, first_input(group))
 
 
-@after(_rejection)
-def _window_rejection(group: Group, _context: PlanningContext) -> str | None:
+@after(single_rejection)
+def _last_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Reason why images have no channels last; bytes may, where windows are compared only."""
+    types = nchwc.LAST_TYPES if group.op == "MaxPool" else nchwc.BLOCKED_TYPES
+    return nchwc.images_rejection(group, first_input(group), types=types)
+
+
+def _windows_rejection(group: Group, _context: PlanningContext) -> str | None:
     if output_at(group, 1) is not None:
         return "the indices are read"
     if min(graph.attribute(group.anchor, "pads", (0,)), default=0) < 0:
         return "padding must not be negative"
     return None
+
+
+_window_rejection = after(_rejection)(_windows_rejection)
+_last_window_rejection = after(_last_rejection)(_windows_rejection)
 
 
 @after(_rejection)
@@ -123,13 +134,15 @@ def _last_window_lower(group: Group, context: PlanningContext) -> tuple[Call, ..
     g = windows(group.anchor)
     batch, channels, h, w = graph.static_shape(x)
     _, oh, ow = g.out
+    dtype = graph.element_type(x)
+    counts = (Constant(c.array.astype(dtype)) for c in _counts(group))
     operands: Operands = (
-        *of_type("float32*", x, y),
+        *of_values(x, y),
         *of_type("int64*", Constant(g.inside(1)), Constant(g.inside(2))),
-        *of_type("float32*", *_counts(group)),
+        *of_type(f"{dtype.name}*", *counts),
         *(h, w, oh, ow, channels, g.dilations[1] * w * channels, g.dilations[2] * channels),
     )
-    static = (WINDOWS[group.op][1], context.target.vector_lanes)
+    static = (WINDOWS[group.op][1], 4 * context.target.vector_lanes // dtype.itemsize, dtype.name)
     return (kernel_call("app.kernels.cpu.nhwc_pool:emit_window", operands, batch * oh, static),)
 
 
@@ -199,8 +212,8 @@ def _rows(
     layout_of: nchwc.LayoutOf,
     padding: Padding,
     rank: int,
-    window: tuple[Lower, Cost],
-    whole: tuple[Lower, Cost],
+    window: tuple[Rejection, Lower, Cost],
+    whole: tuple[Rejection, Lower, Cost],
 ) -> tuple[Implementation, ...]:
     """Rows over images in a layout: calls and costs of windows, and of whole planes."""
 
@@ -212,16 +225,19 @@ def _rows(
             f"{name}.{layout}", op, "numba-cpu", rejection, lower, cost,
             layouts=layouts, padding=padding, rank=rank,
         )
-        for table, rejection, (lower, cost) in (
-            (WINDOWS, _window_rejection, window),
-            (WHOLE, _whole_rejection, whole),
-        )
+        for table, (rejection, lower, cost) in ((WINDOWS, window), (WHOLE, whole))
         for op, (name, _) in table.items()
     )  # fmt: skip
 
 
-BLOCKED = (_window_lower, _window_cost), (_whole_lower, _whole_cost)
-LAST = (_last_window_lower, _last_window_cost), (_last_whole_lower, _last_whole_cost)
+BLOCKED = (
+    (_window_rejection, _window_lower, _window_cost),
+    (_whole_rejection, _whole_lower, _whole_cost),
+)
+LAST = (
+    (_last_window_rejection, _last_window_lower, _last_window_cost),
+    (_whole_rejection, _last_whole_lower, _last_whole_cost),
+)
 IMPLEMENTATIONS = (
     *_rows("blocked", nchwc.layout_of, LANEWISE, 0, *BLOCKED),
     *_rows("last", nchwc.last_of, UNDEFINED, 2, *LAST),

@@ -157,13 +157,14 @@ class Plans:
     path: Path
     target: Target
     fast: bool = False  # whether Winograd's algorithms may be chosen
+    row_major: bool = False  # whether all layouts are
 
     def planned(self, *streams: Streamed) -> Program:
         """The plan with these streams."""
         options = replace(OPTIONS, fast_algorithms=self.fast)
         compilation = session.canonical(load(self.path), self.target, options, Bindings(), REGISTRY)
         build = session.builder(compilation, options)
-        return build(MemoryConcessions(streams=streams, unbounded=True))
+        return build(MemoryConcessions(streams=streams, unbounded=True, row_major_only=self.row_major))
 
     @cached_property
     def plain(self) -> Program:

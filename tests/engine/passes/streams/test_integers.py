@@ -58,7 +58,7 @@ def streamed(plans: Plans, rows: int) -> Program:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_networks_in_strips(seed: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:
     path = network(seed).save(tmp_path / "net.onnx")
-    plans = Plans(path, target_of(lanes))
+    plans = Plans(path, target_of(lanes), row_major=True)
     size = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[2].dim_value
     x = np.random.default_rng(seed).integers(0, 256, (1, 3, size, size), np.uint8)
     program = streamed(plans, Random(seed).choice((1, 2, 5)))
@@ -82,7 +82,7 @@ def broken(call: Call, first: int) -> Call:
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 6])  # their streams have depthwise convolutions
 def test_what_kernels_are_given_is_replayed_and_a_wrong_entry_found(seed: int, tmp_path: Path) -> None:
-    plans = Plans(network(seed).save(tmp_path / "net.onnx"), target_of(8))
+    plans = Plans(network(seed).save(tmp_path / "net.onnx"), target_of(8), row_major=True)
     step = stream_of(streamed(plans, Random(seed).choice((1, 2))))
     assert isinstance(step.group, StreamGroup)
     replayed(step)
@@ -96,7 +96,7 @@ def test_what_kernels_are_given_is_replayed_and_a_wrong_entry_found(seed: int, t
 
 def test_residuals_are_read_as_bytes(tmp_path: Path) -> None:
     """DequantizeLinear is in the group of the sum: no float32 image lies between convolutions."""
-    plans = Plans(mobilenet_v2(32, 0.35).save(tmp_path / "net.onnx"), target_of(16))
+    plans = Plans(mobilenet_v2(32, 0.35).save(tmp_path / "net.onnx"), target_of(16), row_major=True)
     found = {step.group.op for step in plans.plain.steps} - {"ChangeLayout"}
     assert found == {"ConvInteger", "GlobalAveragePool"}
     groups = [step.group for step in plans.plain.steps if step.group.op == "ConvInteger"]
@@ -107,7 +107,9 @@ def test_residuals_are_read_as_bytes(tmp_path: Path) -> None:
 
 def test_mobilenet_takes_less_than_a_fifth_of_its_arena(tmp_path: Path, compiler: Compiler) -> None:
     """The placement of rows is taken where it takes less than rings."""
-    plans = Plans(mobilenet_v2(64, 0.35, rounded_to_8=False).save(tmp_path / "net.onnx"), target_of(16))
+    plans = Plans(
+        mobilenet_v2(64, 0.35, rounded_to_8=False).save(tmp_path / "net.onnx"), target_of(16), row_major=True
+    )
     program = plans.planned(*proposals(plans.plain)[-1])
     groups = [s.group for s in program.steps if isinstance(s.group, StreamGroup)]
     assert any(group.memory.table is not None for group in groups)

@@ -1,7 +1,8 @@
 """Functions that are called by their address: object files in the folder of the cache, each compiled once.
 
-numba compiles without what kernels do not need: they have no arrays, no closures and no objects that end.
-Rewrites of the former, and the search for the places where the latter do, take a tenth of numba's time.
+numba compiles without what kernels do not need: they have no arrays, no closures, no objects that end, no
+contexts, no functions that numba itself inlines and no loops over literals. The search for these, and the
+lifetimes of variables that it finds each time, take an eighth of numba's time.
 
 The module of an object lies beside it, after LLVM's optimizations: machine code for another processor's
 library is made of it, and assembly, which tells registers and stack.
@@ -22,8 +23,16 @@ from app.kernels.cpu.codegen.lowering import FunctionLibrary, KernelLowering
 from app.kernels.cpu.codegen.machine_code import emit, optimize
 from app.kernels.signatures import Remembered
 
-# Expressions of arrays; closures; ends of variables.
-_SKIPPED = frozenset({"nopython_rewrites", "inline_closure_likes", "ir_legalization"})
+_SKIPPED = frozenset(
+    {
+        *("nopython_rewrites", "dump_parfor_diagnostics"),  # expressions of arrays
+        *("inline_closure_likes", "make_function_op_code_to_jit_function"),  # closures
+        *("ir_processing", "ir_legalization"),  # ends of variables
+        *("with_lifting", "Rewrite dynamic raises"),  # contexts; arguments of exceptions
+        *("inline_inlinables", "inline_overloads"),  # functions with the option `inline`
+        *("find_literally", "literal_unroll", "LiteralPropagation"),
+    }
+)
 _SIGNATURES: dict[tuple[Any, ...], Any] = {}
 
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +102,14 @@ def service(folder: Path) -> Iterator[Client]:
 
 def measured(path: Path, threads: int) -> Iterator[str]:
     """The columns of jobs of a model."""
-    case = recorded_inputs(path)
-    request: dict[str, Any] = {"options": {"threads": threads}, "reuse": False}
-    if case:
-        bindings = models.bindings_of(case)
-        request["input_shapes"] = {k: list(v) for k, v in bindings.shapes.items()}
-        request["input_values"] = dict(bindings.values)
+    bindings = bindings_of(recorded_inputs(path) or {})
+    request: dict[str, Any] = {
+        "options": {"threads": threads},
+        "reuse": False,
+        "input_shapes": {name: list(shape) for name, shape in bindings.shapes.items()},
+        "input_values": dict(bindings.values),
+        "input_ranges": {name: list(ends) for name, ends in bindings.ranges.items()},
+    }
     quick = {**request, "options": {"threads": threads, "quick": True}}
     for compiled in (False, True):
         with tempfile.TemporaryDirectory() as place, service(Path(place)) as client:
@@ -122,6 +124,16 @@ def measured(path: Path, threads: int) -> Iterator[str]:
             yield str(job_of(client, model, request))
             again = job_of(client, model, request)
             yield f"{again.final - again.benchmark:.1f}"
+
+
+def bindings_of(case: dict[str, Any]) -> Bindings:
+    """Shapes and scalars of a case; other integers are drawn from the range of those recorded."""
+    ranges = {
+        name: (int(found.min()), int(found.max()) + 1)
+        for name, found in case.items()
+        if found.ndim and found.size and found.dtype.kind in "iu"
+    }
+    return replace(models.bindings_of(case), ranges=ranges)
 
 
 def forget(folder: Path) -> None:
@@ -151,7 +163,7 @@ def job_of(client: Client, model: str, request: dict[str, Any]) -> Job:
 def compared(path: Path, threads: int, seconds: float, kernels: Path) -> tuple[float, float]:
     """Time of the quick program over that of the tuned one; its predicted time over the measured one."""
     case = recorded_inputs(path)
-    bindings = models.bindings_of(case) if case else Bindings()
+    bindings = bindings_of(case or {})
     options = Options(threads=threads, choose="first")
     compilation = session.canonical(load(path), host(), options, bindings, load_registry())
     drawn = tensors(compilation, bindings, seed=0)

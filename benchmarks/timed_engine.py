@@ -7,11 +7,12 @@ from typing import Any
 
 from app.engine.entry import optimize as entry
 from app.engine.entry.optimize import inspect, validate
+from app.engine.entry.preload import prepare
 from app.engine.entry.run_operator import run_operator
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Target
 
-__all__ = ["inspect", "optimize", "run_operator", "validate"]
+__all__ = ["inspect", "optimize", "prepare", "run_operator", "validate"]
 
 
 def optimize(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from app.engine.entry.derive import derive
     from app.engine.entry.explain import plan
     from app.engine.entry.optimize import ARTIFACTS, inspect, optimize, validate
+    from app.engine.entry.preload import prepare
     from app.engine.entry.run_operator import run_operator, try_operator
     from app.engine.entry.served_model import ServedModel
 
@@ -30,6 +31,7 @@ __all__ = [
     "inspect",
     "optimize",
     "plan",
+    "prepare",
     "run_operator",
     "try_operator",
     "validate",
@@ -41,6 +43,7 @@ MODULES = {
     "capacity": "capacity",
     "derive": "derive",
     "plan": "explain",
+    "prepare": "preload",
     "run_operator": "run_operator",
     "ServedModel": "served_model",
     "try_operator": "run_operator",

@@ -82,6 +82,10 @@ def validate(
     return [{"code": "input-invalid", "detail": "input 'x' has no shape", "pointer": "/input_shapes/x"}]
 
 
+def prepare(kernels: Path) -> None:
+    (kernels / "prepared").touch()
+
+
 def run_operator(request: Mapping[str, Any], options: Options, folder: Path, kernels: Path) -> dict[str, Any]:
     if request["op"] == "Fail":
         raise InputError("data does not fit", pointer="/inputs/0/data")

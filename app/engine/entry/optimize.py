@@ -298,6 +298,7 @@ class _Model:
         plain: its canonical graph as a file.
         inputs: arrays that every run of the job computes on.
         gradients: outputs that are gradients.
+        planner: makes each of its programs once.
     """
 
     loaded: Loaded
@@ -309,6 +310,7 @@ class _Model:
     compiler: Compiler
     spool: Spool
     gradients: frozenset[str]
+    planner: session.Planner
 
 
 def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
@@ -328,17 +330,28 @@ def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
         job.part("canonicalize"),
         before_rewrites=lambda model: plain.append(write_plain(model, job.folder, job.options)),
     )
-    compiler = Compiler(job.kernels)
+    compiler, planner = Compiler(job.kernels), session.Planner()
     if job.budgeted is None or job.bindings.tensors:
         inputs = tensors(compilation, job.bindings, job.options.seed)
     else:
         inputs = dict(job.budgeted.sample)  # levels fit what the model is given, not any numbers
     if job.measures:
         compilation = session.tuned(
-            compilation, job.options, compiler, job.tuning, WrittenOut(inputs), job.predicted
+            compilation, job.options, compiler, job.tuning, WrittenOut(inputs), job.predicted, planner
         )
     verification = Verification(converted, WrittenOut(inputs), original_ops, host(), spool, uncomputed)
-    return _Model(loaded, converted, plain[0], compilation, inputs, verification, compiler, spool, gradients)
+    return _Model(
+        loaded,
+        converted,
+        plain[0],
+        compilation,
+        inputs,
+        verification,
+        compiler,
+        spool,
+        gradients,
+        planner,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +395,9 @@ def _planned(job: _Job, model: _Model, attempt: Attempt) -> Execution:
     """The program of an attempt, and the same without fusion to compare with."""
     planning, compilation, options = job.part("plan"), attempt.compilation, attempt.options
     if job.runs_here:
-        _, fused = session.runnable(compilation, options, model.compiler, model.inputs, planning)
+        _, fused = session.runnable(
+            compilation, options, model.compiler, model.inputs, planning, model.planner
+        )
     else:
         fused = session.planned(compilation, options, planning)
     unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)

@@ -2,11 +2,14 @@
 
 Tables, kernels and templates are loaded, and the compiler builds its own tables by compiling nothing of
 importance. No thread is started, no GPU is asked and no model is seen.
+
+`prepare` does in a process of its own what the first job of a machine would spend seconds on.
 """
 
 import gc
 import importlib
 import pkgutil
+from pathlib import Path
 
 import numba
 import numpy.ma  # noqa: F401  that `median` asks for
@@ -16,6 +19,7 @@ import onnx_shape_inference  # noqa: F401
 from app.engine.core import registry
 from app.engine.report import pages
 from app.kernels import cpu
+from app.kernels.cpu.runtime.compiler import Compiler
 
 
 def _preload() -> None:
@@ -26,6 +30,18 @@ def _preload() -> None:
     pages.compile_templates()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page otherwise
+
+
+def prepare(kernels: Path) -> None:
+    """Compile what jobs of any model need, where a folder of compiled kernels lacks it.
+
+    That is the methods that plan memory, and the driver.
+    """
+    compiler = Compiler(kernels)
+    from app.engine.memory import compiled  # its functions are cached where the compiler's folder is
+
+    compiled.load()
+    compiler.compile_driver()
 
 
 _preload()

@@ -29,7 +29,7 @@ from app.engine.layouts.choice import choose
 from app.engine.layouts.conversions import change, conversion, rows_between
 from app.engine.layouts.options import LAST, level
 from app.engine.passes.infer_storage import declared, returned
-from app.engine.planning.kernel_timing import AROUND, Operands, constant_arrays, least, sampler
+from app.engine.planning.kernel_timing import AROUND, Operands, Places, constant_arrays, least, sampler
 from app.engine.planning.timing_cache import store, stored
 from app.engine.storage.choice import rivals
 from app.engine.types.layout import Layout
@@ -67,7 +67,7 @@ def measure(
     """The timings table, with measured seconds of what the groups of a plan may be computed by.
 
     Groups with one candidate, or that hardly matter, are left to prediction. Where anything must be
-    measured, the `likely` kernels of the plan compile together with those, which all cores share.
+    measured, the `likely` kernels of the plan are compiled while helpers compile those that are measured.
     """
     table = stored(compiler.folder)
     context = replace(PlanningContext.of(compilation), timings=table)
@@ -149,13 +149,14 @@ class _Bench:
                 work[name] = group, row, facts, _kernel_calls(row, group, facts)
         if not work:
             return
-        kernels = dict.fromkeys(call.request for *_, calls in work.values() for call in calls)
-        kernels.update(dict.fromkeys(likely()))
-        with helped(self._compiler, kernels):
+        timed = dict.fromkeys(call.request for *_, calls in work.values() for call in calls)
+        with helped(self._compiler, timed):  # helpers begin while the likely plan is made
+            kernels = dict.fromkeys(likely()) | timed
             for done, (kernel, types, static, takes_thread) in enumerate(kernels):
                 progress(done, len(kernels) + len(work))
                 self._compiler.compile(kernel, types, static, takes_thread=takes_thread)
         fresh: dict[str, float] = {}
+        places = Places()
         rivals: dict[Group, list[str]] = {}
         for name, (group, *_) in work.items():
             rivals.setdefault(group, []).append(name)
@@ -166,9 +167,11 @@ class _Bench:
                 group, row, facts, calls = work[name]
                 layouts = row.required_layouts(group, facts)
                 kinds = run_storage(row, group, facts).items()
-                operands = Operands(layouts, facts.threads, {v: facts.sparse(v, kind) for v, kind in kinds})
+                formats = {v: facts.sparse(v, kind) for v, kind in kinds}
+                operands = Operands(layouts, facts.threads, formats, places)
                 runs.append(sampler(calls, operands, facts, self._compiler, self._team, self._around(group)))
             fresh.update(zip(names, least(runs)))
+            places.free()
         store(self._compiler.folder, fresh)
         self.table.update(fresh)
 

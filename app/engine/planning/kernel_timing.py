@@ -54,15 +54,45 @@ def least(samplers: Sequence[Callable[[], float]]) -> list[float]:
     return best
 
 
+class Places:
+    """Memory that is taken again and again: to get its pages takes as long as to fill them."""
+
+    def __init__(self) -> None:
+        self._free: list[Array] = []
+        self._taken: list[Array] = []
+
+    def take(self, nbytes: int) -> Array:
+        """Bytes as of `aligned`, which hold anything, until `free`."""
+        large = [place for place in self._free if place.nbytes >= nbytes]
+        if large:
+            found = min(large, key=len)
+        else:
+            self._free = sorted(self._free, key=len)[:-1]  # makes room for the larger one
+            found = aligned(nbytes)
+        self._free = [place for place in self._free if place is not found]
+        self._taken.append(found)
+        return found[:nbytes]
+
+    def free(self) -> None:
+        """Let everything that was taken be taken again."""
+        self._free += self._taken
+        self._taken = []
+
+
 class Operands:
-    """Memory for the arguments of calls, which lives as long as this object."""
+    """Memory for the arguments of calls, which lives as long as this object; constants lie in `places`."""
 
     def __init__(
-        self, layouts: Mapping[ir.Value, Layout], threads: int, formats: Mapping[ir.Value, SparseFormat]
+        self,
+        layouts: Mapping[ir.Value, Layout],
+        threads: int,
+        formats: Mapping[ir.Value, SparseFormat],
+        places: Places,
     ) -> None:
         self._layouts = layouts
         self._threads = threads
         self._formats = formats
+        self._places = places
         self._random = np.random.default_rng(0)
         self._drawn = self._random.uniform(0.5, 1.0, 4096)
         self._kept: list[Array] = []
@@ -71,11 +101,10 @@ class Operands:
     def copies(self, arrays: Sequence[Array], count: int) -> list[list[int]]:
         """Addresses of so many copies of arrays; one after another on cache lines, as a program has them."""
         starts = [0, *itertools.accumulate(-(-a.nbytes // ALIGNMENT) * ALIGNMENT for a in arrays)]
-        place = aligned(count * starts[-1])
+        place = self._places.take(count * starts[-1])
         rows = place.reshape(count, starts[-1])
         for start, array in zip(starts, arrays):
             rows[:, start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
-        self._kept.append(place)
         first = int(place.ctypes.data)
         return [[first + starts[-1] * i + start for start in starts[:-1]] for i in range(count)]
 

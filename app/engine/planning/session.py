@@ -5,6 +5,7 @@ measure or run.
 """
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
@@ -32,7 +33,7 @@ from app.engine.passes.rewrite_operators import RewriteOperators
 from app.engine.passes.select_implementations import SelectImplementations
 from app.engine.passes.streams.stream import Stream
 from app.engine.planning import budget
-from app.engine.planning.timing_cache import stored
+from app.engine.planning.timing_cache import RecordedTimings, stored
 from app.engine.types.accelerator import BACKEND
 from app.engine.types.backend_names import UNEXECUTED
 from app.engine.types.deadline import TimeUpError, limited
@@ -42,6 +43,7 @@ from app.engine.types.storage import MXNET
 from app.engine.types.target import Target, host, is_host, with_backends
 
 if TYPE_CHECKING:
+    from app.engine.planning.backend_assignment.bench import Planned
     from app.engine.runtime.cpu.memory import Weights
     from app.kernels.cpu.runtime.compiler import Compiler, Request
 
@@ -50,6 +52,7 @@ FIRST_SECONDS = 20.0  # of a run in the reference evaluator that only shows that
 # seconds where they are used up, as by few problems of less than 64 buffers.
 PROOF_FAILURES = 100_000
 
+KEPT = 2  # programs that a planner keeps
 _NAMED = 5  # nodes that a reason names
 PREDICTED = "accelerator: times are predicted from the description of target {!r}, not measured"
 
@@ -146,6 +149,7 @@ def tuned(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     inputs: Mapping[str, object] | None = None,
     first: Callable[[Program], object] = lambda _program: None,
+    planner: "Planned | None" = None,
 ) -> Compilation:
     """The compilation with measured seconds of what may compute its groups; runs kernels.
 
@@ -160,8 +164,8 @@ def tuned(
     if options.choose == "measured":
         from app.engine.planning.backend_assignment import by_subgraph
 
-        return by_subgraph.measured(compilation, options, compiler, planned, progress)
-    return raced(compilation, options, compiler, progress, inputs)
+        return by_subgraph.measured(compilation, options, compiler, planner or planned, progress)
+    return raced(compilation, options, compiler, progress, inputs, planner)
 
 
 def raced(
@@ -170,6 +174,7 @@ def raced(
     compiler: "Compiler",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     inputs: Mapping[str, object] | None = None,
+    planner: "Planned | None" = None,
 ) -> Compilation:
     """The compilation with streams that are faster, or assigned whole to a library that is.
 
@@ -180,12 +185,12 @@ def raced(
     if options.threads == 1:
         from app.engine.planning.streams import race
 
-        compilation = race.with_fastest(compilation, options, compiler, planned, inputs)
+        compilation = race.with_fastest(compilation, options, compiler, planner or planned, inputs)
     if options.choose != "auto":
         return compilation
     from app.engine.planning.backend_assignment import whole_model
 
-    return whole_model.fastest_whole(compilation, options, compiler, planned, inputs, progress)
+    return whole_model.fastest_whole(compilation, options, compiler, planner or planned, inputs, progress)
 
 
 def measured(
@@ -232,6 +237,38 @@ def planned(
     return program.build(pipeline.run(found.compilation, (PlanMemory(PROOF_FAILURES),), progress, observe))
 
 
+class Planner:
+    """A function as `planned` that keeps its last programs.
+
+    A compilation that differs only in timings that no plan looks up, and in notes, has the same program.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Compilation, RecordedTimings, Program]] = deque(maxlen=KEPT)
+
+    def __call__(self, compilation: Compilation, options: Options, progress: Progress = silent) -> Program:
+        """See `planned`."""
+        asked = dataclasses.replace(compilation, options=options)
+        for known, timings, kept in self._kept:
+            if timings.agrees(asked.timings) and _without_timings(known) == _without_timings(asked):
+                return _told(kept, asked, len(known.notes))
+        timings = RecordedTimings(asked.timings)
+        found = planned(dataclasses.replace(asked, timings=timings), options, progress)
+        self._kept.append((asked, timings, found))
+        return _told(found, asked, len(asked.notes))
+
+
+def _without_timings(compilation: Compilation) -> Compilation:
+    return dataclasses.replace(compilation, timings={}, notes=())
+
+
+def _told(found: Program, asked: Compilation, notes: int) -> Program:
+    """A program as made for this compilation: with its timings and notes in place of the first `notes`."""
+    told = (*asked.notes, *found.compilation.notes[notes:])
+    made = dataclasses.replace(found.compilation, timings=asked.timings, notes=told, source=asked.source)
+    return dataclasses.replace(found, compilation=made)
+
+
 def pareto_front(compilation: Compilation, options: Options) -> tuple[budget.Point, ...]:
     """The plans of a canonical graph of which none is both smaller and faster."""
     return budget.pareto_front(builder(compilation, options), compilation.streams)
@@ -257,6 +294,7 @@ def runnable(
     compiler: "Compiler",
     inputs: Mapping[str, object],
     progress: Progress = silent,
+    planner: "Planner | None" = None,
 ) -> tuple[Compilation, Program]:
     """The compilation and a program of it whose libraries all run on these inputs.
 
@@ -265,7 +303,7 @@ def runnable(
     from app.engine.runtime.cpu.executor import Executor
 
     while True:
-        found = planned(compilation, options, progress)
+        found = (planner or planned)(compilation, options, progress)
         names = {v.name or "" for v in compilation.graph.inputs}
         if not found.has_library:
             return compilation, found

@@ -1,6 +1,5 @@
 """The exported graphs of a job, each a file for any runtime."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +44,15 @@ def write_plain(model: ir.Model, folder: Path, options: Options) -> Exported:
 def write_plan(compilation: Compilation, plain: Exported) -> dict[str, Exported]:
     """Write the plan over blocked tensors, with functions and without, beside the plain graph; all three.
 
-    A plan without blocked tensors is the plain graph.
+    A plan without blocked tensors is the plain graph: one file with three names.
     """
     found = {"exported": plain}
     paths = {place: plain.path.with_name(EXPORTS[place]) for place in ("functions", "inlined")}
+    for path in paths.values():
+        path.unlink(missing_ok=True)  # of an attempt before: another name of the plain graph
     if not functions.rearranged(compilation):
         for place, path in paths.items():
-            shutil.copyfile(plain.path, path)
+            path.hardlink_to(plain.path)
             found[place] = Exported(path, plain.ops)
         return found
     shell, weights = apart(compilation.model)

@@ -24,6 +24,9 @@ from app.telemetry import logs, tracing
 
 logger = logging.getLogger("stowplan.jobs")
 _PROGRESS_SECONDS = 0.1  # between two times that progress is written
+PREPARE_SECONDS = (
+    120.0  # for a child that compiles what any model needs; it takes five with a core of its own
+)
 _OUTAGE_SECONDS = 0.5  # between two tries to reach a database that does not answer
 T = TypeVar("T")
 
@@ -78,6 +81,36 @@ class Runner:
         confinement.hand_over(settings.data / "kernels")
         self._pool = PreforkPool(settings.engine, settings.warm_children)
         self._pool.replenish()
+        threading.Thread(target=self._prepare, name="prepare", daemon=True).start()
+
+    def _prepare(self) -> None:
+        """Let a child compile what the first job of a machine would wait for; jobs need not wait for it."""
+        folder = self._folder / "prepare"
+        confinement.hand_over(folder)
+        limits = Limits(PREPARE_SECONDS, self._settings.job_memory_bytes, self._settings.max_artifact_bytes)
+        request = ChildRequest(kind="prepare", limits=limits, **self._places(folder))
+        try:
+            child = self._pool.take()
+        except (OSError, EOFError):  # the first job tells
+            return
+        try:
+            child.lower_priority()
+            outcome = supervise_child.carry_out(child, request, lambda *_: None, self._stopping.is_set)
+            if outcome.code is not None and not self._stopping.is_set():
+                logger.warning("nothing was prepared: %s: %s", outcome.code, outcome.detail)
+        finally:
+            child.end()
+            self._pool.replenish()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _places(self, folder: Path) -> dict[str, Any]:
+        """Paths of a request that are the same for all jobs, and its folder."""
+        return {
+            "folder": str(folder.absolute()),
+            "kernels": str((self._settings.data / "kernels").absolute()),
+            "benchmark_lock": str(self._settings.benchmark_lock),
+            "private": str(self._settings.data.absolute()),
+        }
 
     def run(self, job_id: str) -> None:
         """Bring a job to its end. Running it again after that does nothing.
@@ -267,11 +300,8 @@ class Runner:
             kind=row["kind"],
             model=str(self._blobs.path(model)) if model else "",
             external={name: str(self._blobs.path(sha256)) for name, sha256 in files.items()},
-            folder=str(folder.absolute()),
-            kernels=str((self._settings.data / "kernels").absolute()),
             limits=Limits(**request["limits"]),
-            benchmark_lock=str(self._settings.benchmark_lock),
-            private=str(self._settings.data.absolute()),
+            **self._places(folder),
             target=request.get("target"),
             options=request.get("options", {}),
             bindings=bindings,

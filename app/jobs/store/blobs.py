@@ -273,13 +273,18 @@ class BlobStore:
     def copies(self, paths: Mapping[str, Path], limit: int) -> Iterator[dict[str, Brought]]:
         """Copies of regular files that another process wrote, to be entered in the context.
 
+        A file with several names is copied once.
+
         Raises:
             OSError: one is a link, or cannot be read.
             TooLargeError: one exceeds the limit.
         """
         with ExitStack() as stack:
-            uploads = [stack.enter_context(self._copy(path, limit)) for path in paths.values()]
-            yield dict(zip(paths, self.bring(uploads)))
+            files = {name: _file_of(path) for name, path in paths.items()}
+            once = {file: paths[name] for name, file in files.items()}
+            copied = [stack.enter_context(self._copy(path, limit)) for path in once.values()]
+            made = dict(zip(once, self.bring(copied)))
+            yield {name: made[file] for name, file in files.items()}
 
     def _copy(self, path: Path, limit: int) -> Upload:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -334,6 +339,12 @@ def sizes(connection: sa.Connection, hashes: Iterable[str]) -> dict[str, int]:
         .where(sa.exists().where(holdings.c.sha256 == blobs.c.sha256, visible(holdings.c.owner)))
     )
     return {row.sha256: row.size for row in found}
+
+
+def _file_of(path: Path) -> tuple[int, int]:
+    """What two names of one file have in common, and no other file has."""
+    found = path.lstat()
+    return found.st_dev, found.st_ino
 
 
 def _known(connection: sa.Connection, hashes: Iterable[str]) -> set[str]:

@@ -87,6 +87,8 @@ def _call(name: str, request: Any, events: Connection) -> Any:
 
     engine = importlib.import_module(name)
     model = Path(request.model)
+    if request.kind == "prepare":
+        return engine.prepare(Path(request.kernels))
     if request.kind == "inspect":
         return engine.inspect(model, request.external_paths)
     if request.kind == "derive":

@@ -12,7 +12,7 @@ from app.engine.types.regions.region import bound, piece_of, weighted_points
 from app.engine.types.storage import DeclaredStorage
 from app.engine.types.target import Memory, Target
 
-Kind = Literal["optimize", "validate", "inspect", "operator", "derive", "capacity"]
+Kind = Literal["prepare", "optimize", "validate", "inspect", "operator", "derive", "capacity"]
 
 QUANTIZED = "quantized.onnx"  # the model that a job with an error budget planned
 # The files that an optimization may leave in its folder; any other name is ignored.
@@ -58,12 +58,12 @@ class ChildRequest:
 
     Attributes:
         kind: which of the engine's functions.
-        model: path of the graph; empty for an operator.
-        external: paths of the graph's external data by the names that it uses.
         folder: where artifacts go.
         kernels: folder of compiled kernels, kept from job to job.
         limits: what the child may use.
         benchmark_lock: path of the machine's lock on benchmarks.
+        model: path of the graph; empty for an operator, and to prepare.
+        external: paths of the graph's external data by the names that it uses.
         private: the service's data folder, of which the child may read what is named here only.
         target: description of the machine; None for this one and for an inspection.
         options: fields of `Options` that are not the default.
@@ -75,12 +75,12 @@ class ChildRequest:
     """
 
     kind: Kind
-    model: str
-    external: Mapping[str, str]
     folder: str
     kernels: str
     limits: Limits
     benchmark_lock: str
+    model: str = ""
+    external: Mapping[str, str] = field(default_factory=dict)
     private: str = ""
     target: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -82,6 +82,9 @@ class Engine(Protocol):
 
     PRELOAD: Sequence[str]
 
+    def prepare(self, kernels: Path) -> None:
+        """Compile what any model needs, where a folder of compiled kernels lacks it."""
+
     def inspect(self, path: Path, external: Mapping[str, Path]) -> dict[str, Any]:
         """Content of a model: inputs, outputs, operators, opsets, nodes, parameters."""
 

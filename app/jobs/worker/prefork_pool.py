@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from pebble import CONSTS, ProcessExpired, concurrent
@@ -35,6 +36,7 @@ _MAX_MESSAGE = 64 << 20  # byte
 CONSTS.sleep_unit = 1.0
 _RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # waits between attempts to fork
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_LOWEST = 19  # nice value
 _FIRST_SECONDS = 60.0  # for the process that forks to import what it needs
 logger = logging.getLogger("stowplan.confinement")
 
@@ -93,6 +95,15 @@ class Child:
         if self.pid is None and "pid" in message:
             self.pid = int(message["pid"])
         return message
+
+    def lower_priority(self) -> None:
+        """Let all other processes come first, also where the system shares cores out by session."""
+        with contextlib.suppress(OSError, EOFError):
+            if self.pid is None:
+                self.receive(_FIRST_SECONDS)
+            if self.pid is not None:
+                os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST)
+                Path(f"/proc/{self.pid}/autogroup").write_text(str(_LOWEST))
 
     def resident_bytes(self) -> int:
         """Memory that the process holds now; 0 when it is gone or has not said who it is."""

@@ -44,7 +44,12 @@ def test_neighbours_of_one_library_become_one_subgraph() -> None:
 def test_a_ratio_near_the_tolerated_loss_takes_more_rounds_than_one_far_from_it() -> None:
     assert statistics.median_ratio([1.0, 2.0, 4.0], [2.0, 1.0, 4.0]) == 1.0
     assert statistics.win_share([1.0, 2.0, 4.0, 4.0], [2.0, 1.0, 4.0, 3.0]) == 0.5
-    assert statistics.is_decided(3.0, 1)
-    assert not statistics.is_decided(1.3, 1)
-    assert statistics.is_decided(1.3, statistics.ROUNDS)
-    assert not statistics.is_decided(0.95, statistics.ROUNDS)
+    many = statistics.ROUNDS
+    assert statistics.is_decided([1.0], [3.0])
+    assert not statistics.is_decided([1.0], [1.3])
+    assert statistics.is_decided([1.0, 1.0], [1.3, 1.2])
+    assert statistics.is_decided([1.0, 1.0], [0.8, 0.7])
+    assert not statistics.is_decided([1.0, 1.0], [1.3, 0.7])
+    assert not statistics.is_decided([1.0, 1.0, 1.0], [1.3, 1.3, 1.0])
+    assert statistics.is_decided([1.0] * many, [1.3] * (many - 1) + [1.0])
+    assert not statistics.is_decided([1.0] * many, [0.95] * many)

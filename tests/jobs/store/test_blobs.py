@@ -111,6 +111,16 @@ def test_files_of_the_same_bytes_are_one_blob(store: BlobStore, tmp_path: Path) 
     assert list(store.incoming.iterdir()) == []
 
 
+def test_a_file_with_two_names_is_copied_once(store: BlobStore, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"same")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    (tmp_path / "c").write_bytes(b"other")
+    with store.copies({name: tmp_path / name for name in "abc"}, 1000) as made:
+        assert len(list(store.incoming.iterdir())) == 2
+        assert made["a"] is made["b"]
+        assert made["c"].sha256 != made["a"].sha256
+
+
 def test_what_another_machine_removed_comes_again(store: BlobStore, tmp_path: Path) -> None:
     sha256 = put(store, b"removed")
     assert store.free() == 1

@@ -27,7 +27,7 @@ def test_options_and_bindings_survive_json() -> None:
 
 def test_an_order_survives_json() -> None:
     request = ChildRequest(
-        "optimize", "/m", {"w": "/w"}, "/f", "/k", Limits(1.5, 2, 3), "/t", options={"threads": 2}
+        "optimize", "/f", "/k", Limits(1.5, 2, 3), "/t", "/m", {"w": "/w"}, options={"threads": 2}
     )
     assert ChildRequest.from_json(request.to_json()) == request
     assert request.external_paths == {"w": Path("/w")}

@@ -16,7 +16,7 @@ from tests.jobs.service import ROOT
 
 @pytest.mark.parametrize("engine", [app.engine, fake_engine], ids=["engine", "fake"])
 @pytest.mark.parametrize(
-    "name", ["inspect", "validate", "optimize", "run_operator", "capacity", "ServedModel"]
+    "name", ["prepare", "inspect", "validate", "optimize", "run_operator", "capacity", "ServedModel"]
 )
 def test_an_engine_takes_what_the_contract_gives(engine: ModuleType, name: str) -> None:
     wanted = list(inspect.signature(getattr(Engine, name)).parameters.values())[1:]

@@ -10,6 +10,7 @@ TOLERATED_LOSS = 0.03  # fraction by which a plan may be slower than a library t
 CLOSE = 0.15  # distance of a ratio from 1 - TOLERATED_LOSS below which a race takes all its rounds
 FAR = 2.0  # ratio of two programs' times from which on one round decides
 ROUNDS = 7  # rounds of a race
+AGREEING = 2  # rounds that decide a race where each of them is further away than CLOSE
 
 Times = Sequence[float]  # seconds of one run, by round
 
@@ -24,10 +25,15 @@ def win_share(base: Times, other: Times) -> float:
     return float(np.mean(np.asarray(other) < np.asarray(base)))
 
 
-def is_decided(ratio: float, rounds: int) -> bool:
-    """True if further rounds would hardly change on which side of 1 - TOLERATED_LOSS a ratio lies."""
-    clear = abs(ratio - (1.0 - TOLERATED_LOSS)) > CLOSE
-    return not 1.0 / FAR < ratio < FAR or (rounds >= ROUNDS and clear)
+def is_decided(base: Times, other: Times) -> bool:
+    """True if further rounds would hardly change on which side of 1 - TOLERATED_LOSS the median ratio lies.
+
+    It lies far from there, or several rounds do on the same side, or so does the median of many.
+    """
+    distances = np.asarray(other) / np.asarray(base) - (1.0 - TOLERATED_LOSS)
+    ratio, middle = median_ratio(base, other), abs(float(np.median(distances)))
+    each = len(distances) >= AGREEING and (np.all(distances > CLOSE) or np.all(distances < -CLOSE))
+    return not 1.0 / FAR < ratio < FAR or bool(each) or (len(distances) >= ROUNDS and middle > CLOSE)
 
 
 def beats(ratio: float, wins: float) -> bool:

@@ -164,10 +164,9 @@ def race(bench: Bench, own: Program, other: Program, inputs: Mapping[str, object
         while len(taken[0]) < MAX_ROUNDS:
             for column, more in zip(taken, bench.in_turn([one, two], fed, 2)):
                 column += more
-            ratio = median_ratio(*taken)
-            if is_decided(ratio, len(taken[0])) or time.perf_counter() - started > MAX_SECONDS:
+            if is_decided(*taken) or time.perf_counter() - started > MAX_SECONDS:
                 break
-    return ratio, float(np.median(taken[1]))
+    return median_ratio(*taken), float(np.median(taken[1]))
 
 
 def _chosen(bench: Bench, ratios: Mapping[str, tuple[float, Mapping[str, str]]]) -> Compilation:

@@ -35,7 +35,7 @@ def proposals(program: Program, goals: Sequence[int] = ()) -> tuple[Streams, ...
     """
     if program.compilation.bindings.region is not None:
         return ()
-    runs = [_Run(parts, program.compilation) for parts in _consecutive(program)]
+    runs = [_Run(parts, program.compilation) for parts in consecutive(program)]
     labels = {run: run.cuts() for run in runs}
     limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)
     chosen = {*limits[:: max(len(limits) // MOST, 1)], *limits[-1:]}
@@ -71,7 +71,7 @@ def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denie
     return tuple(found)
 
 
-def _consecutive(program: Program) -> list[list[StreamPart]]:
+def consecutive(program: Program) -> list[list[StreamPart]]:
     """Steps that follow one another and have strips; two at least."""
     compilation = program.compilation
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))

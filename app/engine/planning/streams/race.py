@@ -1,7 +1,7 @@
 """Streams that are faster than their groups one by one, by measurement.
 
-A few plans in strips are timed step by step. Of their streams those are kept that gain most together, and the
-plan with all of these is raced with the plan without.
+A few of the plans in strips that may win are timed step by step. Of their streams those are kept that gain
+most together, and the plan with all of these is raced with the plan without.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,13 @@ from app.engine.planning.backend_assignment.race_statistics import (
     win_share,
 )
 from app.engine.planning.streams.proposals import Streams, proposals
+from app.engine.planning.streams.prospects import Copies, Prospects
 from app.engine.runtime.benchmark import pinned
 from app.engine.runtime.inputs import samples
 from app.engine.types.options import Options, Streamed
 from app.kernels.cpu.runtime.compiler import Compiler
 
-PLANS = 2  # of those proposed, evenly over their bytes, that are timed
+PLANS = 2  # of those that may win, evenly over their bytes, that are timed
 GAIN = 0.02  # of the time of its groups that a stream gains at least
 NONE = "none"
 
@@ -67,8 +68,18 @@ def with_fastest(
 
 
 def _raced(bench: Bench, plain: Program, inputs: Mapping[str, object]) -> tuple[Streams, float]:
-    """The streams that gain most, and the time of the plan with them in times of that without; or none."""
-    candidates = _streams(bench, plain)
+    """The streams that gain most, and the time of the plan with them in times of that without; or none.
+
+    Where it is predicted that no streams can win, the time is the least that is predicted.
+    """
+    prospects = Prospects(plain, Copies.measured(bench.cache.table))
+    if prospects.best() <= TOLERATED_LOSS:
+        return (), 1.0 - prospects.best()
+    proposed = {streams: prospects.of(streams) for streams in proposals(plain)}
+    able = [streams for streams, share in proposed.items() if share > TOLERATED_LOSS]
+    if not able:
+        return (), 1.0 - max(proposed.values(), default=0.0)
+    candidates = _streams(bench, plain, able)
     if not candidates:
         return (), 1.0
     compilation = replace(bench.compilation, streams=_best(candidates, plain))
@@ -82,12 +93,9 @@ def _raced(bench: Bench, plain: Program, inputs: Mapping[str, object]) -> tuple[
     return (compilation.streams if taken else ()), ratio
 
 
-def _streams(bench: Bench, plain: Program) -> dict[Streamed, float]:
-    """Seconds that streams gain, of those that gain enough."""
-    proposed = proposals(plain)
+def _streams(bench: Bench, plain: Program, proposed: Sequence[Streams]) -> dict[Streamed, float]:
+    """Seconds that streams of the plans proposed gain, of those that gain enough."""
     gains: dict[Streamed, float] = {}
-    if not proposed:
-        return gains
     timed = dict.fromkeys(proposed[len(proposed) * i // (PLANS + 1)] for i in range(1, PLANS + 1))
     programs = [bench.planned(replace(bench.compilation, streams=s), bench.options) for s in timed]
     bench.compile_together([plain, *programs])

@@ -11,6 +11,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
@@ -19,13 +20,15 @@ from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.backend_assignment import bench
 from app.engine.planning.backend_assignment.bench import Bench
-from app.engine.planning.streams import race
+from app.engine.planning.streams import prospects, race
+from app.engine.planning.streams.proposals import consecutive
 from app.engine.planning.timing_cache import TimingCache
 from app.engine.types.options import Bindings, Options, Streamed
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.passes.streams.chains import OPTIONS
 from tests.engine.planning.streams.test_proposals import network, output, peak
+from tests.harness import Array
 
 __all__ = ["network"]  # a fixture
 
@@ -44,8 +47,11 @@ def compilation(network: Path) -> Compilation:
     return session.canonical(load(network), host(), TUNED, Bindings(), load_registry())
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
-    """Make every step take as long, so that streams gain, and the plan with them take a given time."""
+def timed(monkeypatch: pytest.MonkeyPatch, ratio: float, far: float = 1.0) -> None:
+    """Make every step take as long, so that streams gain, and the plan with them take a given time.
+
+    Copies of 128 KiB or more take `far` seconds for a byte, fewer bytes nothing.
+    """
 
     def step_seconds(_self: Bench, _program: Program, steps: Sequence[object]) -> list[float]:
         return [1.0] * len(steps)
@@ -54,6 +60,10 @@ def timed(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
         assert len(executors) == 2
         return [[1.0] * ROUNDS, [ratio] * ROUNDS]
 
+    def seconds_of_copy(source: Array, _to: Array) -> float:
+        return far * 2 * source.nbytes if source.nbytes >= 2**17 else 0.0
+
+    monkeypatch.setattr(prospects, "_seconds_of_copy", seconds_of_copy)
     monkeypatch.setattr(Bench, "step_seconds", step_seconds)
     monkeypatch.setattr(Bench, "in_turn", in_turn)
 
@@ -83,6 +93,56 @@ def test_streams_that_lose_the_race_are_not_taken(
     assert session.raced(compilation, TUNED, compiler).streams == ()
     timed(monkeypatch, 0.5)
     assert session.raced(compilation, TUNED, compiler).streams == ()
+
+
+def test_streams_that_cannot_win_are_neither_planned_nor_timed(
+    compilation: Compilation, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, 0.5, far=0.0)  # what a stream keeps near costs nothing anywhere
+    plans: list[Compilation] = []
+
+    def planned(compilation: Compilation, options: Options) -> Program:
+        plans.append(compilation)
+        return session.planned(compilation, options)
+
+    for _ in range(2):
+        assert race.with_fastest(compilation, TUNED, compiler, planned).streams == ()
+    assert [plan.streams for plan in plans] == [(), ()]
+    found = {key: told for key, told in TimingCache(tmp_path).table.items() if key.startswith("streams ")}
+    assert [key.rpartition(" ")[2] for key in found] == ["none"]
+    assert list(found.values()) == [1.0]
+
+
+def test_what_streams_may_save_is_the_time_of_images_that_only_they_read(compilation: Compilation) -> None:
+    program = session.planned(compilation, TUNED)
+    copies = prospects.Copies({2**10: 0.0, 2**11: 1e-9, 2**30: 1e-9})
+    found = prospects.Prospects(program, copies)
+    every = [part for run in consecutive(program) for part in run]
+    whole = sum(2e-9 * graph.nbytes(v) for part in every[:-1] for v in part.group.outputs)
+    assert found.best() == pytest.approx(prospects.OF_COPY * whole / program.seconds, rel=0.2)
+    first, second = next(
+        (a, b)
+        for a, b in itertools.pairwise(every)
+        if {use.node for use in a.group.outputs[0].uses()} <= set(b.group.nodes)
+    )
+    stream = (Streamed((first.group.name, second.group.name), (1, 1)),)
+    one = prospects.OF_COPY * 2e-9 * graph.nbytes(first.group.outputs[0]) / program.seconds
+    assert found.of(stream) < one  # strips of one row take longer
+    assert found.of(stream) > one / 2
+    assert prospects.Prospects(program, prospects.Copies({2**10: 1e-9, 2**30: 1e-9})).of(stream) < 0.0
+
+
+def test_copies_of_fewer_bytes_take_no_longer_for_each() -> None:
+    disturbed = prospects.Copies({2**10: 3e-9, 2**12: 1e-9, 2**20: 2e-9})
+    assert disturbed.far(2**10) == disturbed.far(2**12) == 0.0
+    assert disturbed.far(2**20) == pytest.approx(2 * 2**20 * 1e-9)
+
+
+def test_copies_are_measured_once() -> None:
+    table: dict[str, float] = {}
+    first = prospects.Copies.measured(table)
+    assert all(seconds > 0.0 for seconds in table.values())
+    assert prospects.Copies.measured(table) == first
 
 
 @pytest.mark.parametrize("options", [replace(TUNED, prefer="memory"), replace(TUNED, autotune=False)])

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,14 +14,14 @@ import pytest
 
 from app.engine.core.program import Program
 from app.engine.export.library import Library, library
-from app.engine.export.package import archive, archive_name
+from app.engine.export.package import archive
 from app.engine.export.wheel import wheel_name
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.target import find
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.processor import ARCHITECTURE
 from app.kernels.library.object_file import API
-from tests.engine.export.files import written
+from tests.engine.export.files import unpacked_in
 from tests.engine.export.test_cross_library import NET
 from tests.engine.export.test_library import Array, drawn, planned, whole
 
@@ -34,13 +33,6 @@ needs_emulator = pytest.mark.skipif(
 
 
 SHARED = ("-L.", "-l:model.so", "-Wl,-rpath,$ORIGIN")
-
-
-def unpacked_in(folder: Path, made: Library) -> Path:
-    """The folder of the archive."""
-    with tarfile.open(fileobj=written(archive, made)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder / archive_name(made.metadata)
 
 
 def emulated(at: Path, inputs: Mapping[str, Array], processor: str, link: Sequence[str] = SHARED) -> bytes:
@@ -77,7 +69,7 @@ def made(program: Program, compiler: Compiler) -> Library:
 
 @pytest.fixture(scope="module")
 def unpacked(made: Library, folder: Path) -> Path:
-    return unpacked_in(folder, made)
+    return unpacked_in(folder, archive, made)
 
 
 @needs_emulator
@@ -87,7 +79,7 @@ def unpacked(made: Library, folder: Path) -> Path:
 def test_every_byte_is_the_executors_of_the_same_plan(
     made: Library, program: Program, compiler: Compiler, link: Sequence[str], tmp_path: Path
 ) -> None:
-    at = unpacked_in(tmp_path, made)
+    at = unpacked_in(tmp_path, archive, made)
     with closing(Executor(program, compiler)) as executor:
         for seed in range(2):
             inputs = drawn(program, seed)
@@ -117,7 +109,7 @@ def test_products_of_bytes_take_the_instruction_that_adds_four(tmp_path: Path, c
     chosen = [step.choice.implementation.name for step in program.steps]
     assert chosen == [*["conv_integer.pixels_dot"] * 2, *["matmul_integer.dot"] * 2, "matmul_nbits.blocks"]
     made = library(program, compiler, "bytes")
-    at = unpacked_in(tmp_path, made)
+    at = unpacked_in(tmp_path, archive, made)
     listing = subprocess.run(
         ["aarch64-linux-gnu-objdump", "-d", "model.so"], cwd=at, capture_output=True, text=True, check=True
     ).stdout

@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import tarfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -20,7 +19,7 @@ from app.engine.export.custom_operator import graph, operator_archive
 from app.engine.export.library import Library, library
 from app.engine.runtime.cpu.executor import Executor
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.export.files import written
+from tests.engine.export.files import unpacked_in, written
 from tests.engine.export.test_library import NET, drawn, held, planned, pytestmark  # noqa: F401
 
 Array = np.ndarray[Any, Any]
@@ -61,9 +60,7 @@ def made(program: Program, compiler: Compiler) -> Library:
 @pytest.fixture(scope="module")
 def unpacked(made: Library, folder: Path) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=written(operator_archive, made)) as tar:
-        tar.extractall(folder, filter="data")
-    return next(folder.glob("a-net-*-ort"))
+    return unpacked_in(folder, operator_archive, made)
 
 
 def session(

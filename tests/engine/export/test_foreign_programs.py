@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tarfile
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from app.engine.export.library import Library, library
 from app.engine.export.package import archive
 from app.engine.runtime.cpu.executor import Executor
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.export.files import written
+from tests.engine.export.files import unpacked_in
 from tests.engine.export.test_library import NET, drawn, planned, pytestmark  # noqa: F401
 
 GUIDE = Path(__file__).parents[3] / "docs" / "library.md"
@@ -62,9 +61,7 @@ def made(plan: Program, compiler: Compiler) -> Library:
 @pytest.fixture
 def unpacked(made: Library, tmp_path: Path) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=written(archive, made)) as tar:
-        tar.extractall(tmp_path, filter="data")
-    return next(tmp_path.glob("net-*"))
+    return unpacked_in(tmp_path, archive, made)
 
 
 @needs("javac", "java", file=JNA)

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ from app.kernels.library.kernel_objects import kernel_objects
 from app.kernels.library.linker import Weights, shared_library
 from app.kernels.library.object_file import API, Emitter
 from tests.engine.backends.random_bodies import Writer, random_inputs
-from tests.engine.export.files import written
+from tests.engine.export.files import unpacked_in, written
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="libraries are for x86-64")
 
@@ -129,9 +128,7 @@ def made(program: Program, compiler: Compiler) -> Library:
 @pytest.fixture(scope="module")
 def unpacked(made: Library, folder: Path) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=written(archive, made)) as tar:
-        tar.extractall(folder, filter="data")
-    return next(folder.glob("a-net-*"))
+    return unpacked_in(folder, archive, made)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +18,6 @@ from app.engine.export.static_program import (
     StaticProgram,
     identifier,
     static_archive,
-    static_name,
     static_program,
 )
 from app.engine.runtime.cpu.executor import Executor
@@ -31,7 +29,7 @@ from app.kernels.library.elf import LinkError, RelocatableObject
 from app.kernels.library.joining import joined
 from app.kernels.library.object_file import MEMORY_FUNCTIONS, Emitter
 from app.kernels.library.stack_depth import StackUse, deepest, stack_use
-from tests.engine.export.files import written
+from tests.engine.export.files import unpacked_in
 from tests.engine.export.test_library import NET, drawn, planned, planned_of
 
 pytestmark = pytest.mark.skipif(ARCHITECTURE != "x86_64", reason="libraries are made on x86-64")
@@ -64,9 +62,7 @@ net (float[2,3] x) => (float[2,3] y, float[4,2,3] each)
 
 def unpacked(made: StaticProgram, folder: Path) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=written(static_archive, made)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder / static_name(made)
+    return unpacked_in(folder, static_archive, made)
 
 
 def built(made: StaticProgram, folder: Path) -> Path:

@@ -4,7 +4,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from contextlib import closing
 from dataclasses import replace
@@ -24,7 +23,7 @@ from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import Precision, Target, find, host
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.export.files import written
+from tests.engine.export.files import unpacked_in, written
 from tests.engine.export.test_library import Array, drawn, model
 
 pytestmark = [
@@ -122,9 +121,7 @@ def expected(program: Program, compiler: Compiler) -> tuple[dict[str, Array], li
 @pytest.fixture
 def unpacked(made: Library, tmp_path: Path) -> Path:
     """The folder of the archive."""
-    with tarfile.open(fileobj=written(archive, made)) as tar:
-        tar.extractall(tmp_path, filter="data")
-    return next(tmp_path.glob("net-*"))
+    return unpacked_in(tmp_path, archive, made)
 
 
 def built(folder: Path, source: str) -> None:

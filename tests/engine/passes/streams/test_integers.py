@@ -80,7 +80,7 @@ def broken(call: Call, first: int) -> Call:
     return replace(call, arguments=(*call.arguments[:number], Constant(table), *call.arguments[number + 1 :]))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 6])  # their streams have depthwise convolutions
+@pytest.mark.parametrize("seed", [0, 1, 3, 4, 6, 9])  # their streams have depthwise convolutions
 def test_what_kernels_are_given_is_replayed_and_a_wrong_entry_found(seed: int, tmp_path: Path) -> None:
     plans = Plans(network(seed).save(tmp_path / "net.onnx"), target_of(8), row_major=True)
     step = stream_of(streamed(plans, Random(seed).choice((1, 2))))

@@ -7,7 +7,7 @@ from app.kernels.cpu.nchwc_pool import RUN
 from app.kernels.cpu.pool import WINDOWS, start_of
 
 WIDE = 4  # vectors of channels that are reduced side by side
-FEWEST = 16  # elements of the vectors that follow those of bytes, before single elements
+FEWEST = 16  # elements of the vectors that follow wider ones; fewer channels are taken one by one
 
 _WINDOW = """\
 import math
@@ -44,7 +44,8 @@ def kernel(
 """
 
 _BLOCK = """\
-            while c + {many} <= channels:
+            while {more}:
+                c = {first}
 {starts}
                 for i in range(height):
                     for j in range(width):
@@ -101,10 +102,13 @@ def emit_window(op: str, lanes: int, dtype: str = "float32") -> str:
     """
     row = WINDOWS[op]
 
-    def block(vectors: int, lanes: int) -> str:
-        each = range(vectors)
+    def block(vectors: int, lanes: int, *, overlapping: bool = False) -> str:
+        """A loop over whole vectors; an overlapping one ends with the last channels, some of them again."""
+        each, many = range(vectors), vectors * lanes
         return _BLOCK.format(
-            many=vectors * lanes,
+            many=many,
+            more=f"c < channels and channels >= {many}" if overlapping else f"c + {many} <= channels",
+            first=f"min(c, channels - {many})" if overlapping else "c",
             L=lanes,
             starts="\n".join(f"{'':16}a{v} = splat({start_of(op, dtype)}, {lanes})" for v in each),
             steps="\n".join(
@@ -117,7 +121,8 @@ def emit_window(op: str, lanes: int, dtype: str = "float32") -> str:
             ),
         )
 
-    blocks = [block(WIDE, lanes), block(1, lanes)] + ([block(1, FEWEST)] if lanes > FEWEST else [])
+    blocks = [block(WIDE, lanes)] + ([block(1, lanes)] if lanes > FEWEST else [])
+    blocks.append(block(1, min(lanes, FEWEST), overlapping=True))
     return _WINDOW.format(
         blocks="".join(blocks),
         start=start_of(op, dtype),

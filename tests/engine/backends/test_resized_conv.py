@@ -1,5 +1,6 @@
 """1x1 convolutions before and after a resize: what is computed where, and that the outputs stay the same."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from app.engine.backends.cpu.resized_conv import REWRITES
 from app.engine.core import graph
+from app.engine.core.rewriter import RewriteRule
 from tests.engine.canonical import Array, assert_same_outputs, canonical, saved
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
@@ -17,11 +19,17 @@ def normal(*shape: int) -> Array:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def convolved(signature: str, body: str, folder: Path, **weights: Array) -> list[tuple[int, ...]]:
+def convolved(
+    signature: str,
+    body: str,
+    folder: Path,
+    rewrites: Sequence[RewriteRule] = REWRITES,
+    **weights: Array,
+) -> list[tuple[int, ...]]:
     """Shapes of what convolutions read in the rewritten graph, which computes the same as before."""
     constants = {"double": np.array([1, 1, 2, 2], np.float32), "whole": np.array([2, 64, 8, 8])}
     path = saved(f"{HEAD} g {signature} {{ {body} }}", folder, {**constants, **weights})
-    compilation = canonical(path, rewrites=REWRITES)
+    compilation = canonical(path, rewrites=tuple(rewrites))
     assert_same_outputs(path, compilation)
     return [graph.static_shape(graph.operand(n, 0)) for n in compilation.graph if n.op_type == "Conv"]
 
@@ -56,7 +64,20 @@ def test_only_enlarged_operands_of_a_concatenation_move(tmp_path: Path) -> None:
         y = Relu(p)
     """
     read = convolved(signature, body, tmp_path, w=normal(64, 168, 1, 1), b=normal(64))
-    assert read == [(2, 40, 8, 8), (2, 64, 4, 4), (2, 64, 2, 2)]
+    assert sorted(read) == [(2, 40, 8, 8), (2, 64, 2, 2), (2, 64, 4, 4)]
+
+
+def test_regions_of_shapes_move_what_is_enlarged_by_a_constant(tmp_path: Path) -> None:
+    signature = "(float[2,64,4,4] x, float[2,64,2,2] z) => (float[2,64,8,8] y)"
+    body = """
+        s = Resize<mode = "linear">(x, , double)
+        t = Resize<mode = "linear">(z, , , whole)
+        j = Concat<axis = 1>(s, t)
+        y = Conv(j, w)
+    """
+    rows = [row for row in REWRITES if not row.by_extents]
+    read = convolved(signature, body, tmp_path, rows, w=normal(64, 128, 1, 1))
+    assert read == [(2, 64, 8, 8), (2, 64, 4, 4)]
 
 
 def test_a_concatenation_of_enlarged_images_only_keeps_the_bias_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ the products.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,41 @@ from app.engine.rewrites.contrib import Nodes, others
 ELEMENT = 64
 
 
+# Pixels of the image that a Resize enlarges, over those of the result; None where that is not told so.
+_Share = Callable[[ir.Node], float | None]
+
+
+def mix_before_scaling(node: ir.Node) -> Replacement | None:
+    """Conv(Concat(Resize(a), b)) = Resize(Conv(a)) + Conv(b), where that saves more than it adds.
+
+    Images are enlarged by constants, so that it saves at all extents or at none.
+    """
+    return _mixed_before(node, _share_of_scales)
+
+
 def mix_before_resize(node: ir.Node) -> Replacement | None:
-    """Conv(Concat(Resize(a), b)) = Resize(Conv(a)) + Conv(b), where that saves more than it adds."""
+    """`mix_before_scaling` of images that are enlarged to some extent."""
+    return _mixed_before(node, _share_of_extents)
+
+
+def _share_of_scales(resize: ir.Node) -> float | None:
+    scales = graph.constant(graph.input_at(resize, 2))
+    return None if scales is None or not scales.size else 1.0 / float(np.prod(scales, dtype=np.float64))
+
+
+def _share_of_extents(resize: ir.Node) -> float | None:
+    if _share_of_scales(resize) is not None:
+        return None
+    extents = [graph.static_shape(image)[2:] for image in (data(resize), resize.outputs[0])]
+    return math.prod(extents[0]) / max(math.prod(extents[1]), 1)
+
+
+def _mixed_before(node: ir.Node, share: _Share) -> Replacement | None:
     weights, shape = graph.constant(node.inputs[1]), graph.shape(node.outputs[0])
     parts = _parts(node)
     if weights is None or shape is None or not parts or not _is_pointwise(node, shape):
         return None
-    moves = [_is_cheaper_before(part, shape, summed=len(parts) > 1) for part in parts]
+    moves = [_is_cheaper_before(part, shape, share, summed=len(parts) > 1) for part in parts]
     if not any(moves):
         return None
     ends = np.cumsum([graph.static_shape(part)[1] for part in parts])
@@ -83,7 +111,7 @@ def _is_pointwise(node: ir.Node, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _is_cheaper_before(part: ir.Value, shape: tuple[int, ...], *, summed: bool) -> bool:
+def _is_cheaper_before(part: ir.Value, shape: tuple[int, ...], share: _Share, *, summed: bool) -> bool:
     """True if an operand is an enlarged image and the products saved outweigh what is interpolated and added.
 
     `shape` is that of the convolution's result.
@@ -98,9 +126,12 @@ def _is_cheaper_before(part: ir.Value, shape: tuple[int, ...], *, summed: bool) 
         return False
     if not all(axis.is_same for axis in resized_axes(resize)[:2]) or not keeps_constants(resize):
         return False
-    channels, results, pixels = source[1], shape[1], math.prod(shape[2:])
-    saved = 2 * channels * results * (pixels - math.prod(source[2:]))
-    added = (results * (2 if summed else 1) - channels) * pixels
+    of_result = share(resize)
+    if of_result is None:
+        return False
+    channels, results = source[1], shape[1]  # what follows is counted a pixel of the result
+    saved = 2 * channels * results * (1.0 - of_result)
+    added = results * (2 if summed else 1) - channels
     return saved > max(0, ELEMENT * added)
 
 
@@ -116,5 +147,6 @@ def _resized(n: Nodes, resize: ir.Node, image: ir.Value, shape: tuple[int, ...])
 
 
 REWRITES = (
+    RewriteRule(mix_before_scaling, ("Conv",), nested=False, backends=("numba-cpu",)),
     RewriteRule(mix_before_resize, ("Conv",), nested=False, backends=("numba-cpu",), by_extents=True),
 )

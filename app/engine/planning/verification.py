@@ -216,7 +216,7 @@ def _check_export(export: Exported, differences: tuple[Difference, ...]) -> None
 
 
 def _file_of(path: Path) -> int:
-    """What the names of one file have in common, among files of one folder."""
+    """Number of a file, which all its names in a folder have in common."""
     return path.stat().st_ino
 
 

@@ -342,7 +342,7 @@ def sizes(connection: sa.Connection, hashes: Iterable[str]) -> dict[str, int]:
 
 
 def _file_of(path: Path) -> tuple[int, int]:
-    """What two names of one file have in common, and no other file has."""
+    """Device and number of a file, which all its names have in common."""
     found = path.lstat()
     return found.st_dev, found.st_ino
 

@@ -412,7 +412,7 @@ def goes_along_channels(places: tuple[str, ...], result: str, recipe: Recipe) ->
 
 
 def _finish(ends: str, recipe: Recipe, names: tuple[str, ...], as_bytes: bool) -> str:
-    """What becomes of the sums of a block."""
+    """Statements that finish the sums of a block."""
     one_pixel, last = ends == ONE_PIXEL, ends == CHANNELS_LAST
     table = _ONE if one_pixel else _LAST if last else _ALONG if as_bytes else CONV_PLACES
     places = "".join(f", at(x{i}, {table[place]})" for i, place in enumerate(names))

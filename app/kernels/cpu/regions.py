@@ -218,7 +218,7 @@ def seen(start, step, samples, extent):
 
 @njit
 def first_maximum(zero, high, wide, shape, is_image):
-    """What maxima of `high * wide` places begin with, of which those in a grid of this shape are looked at.
+    """First value of maxima of `high * wide` places, of which those in a grid of this shape are looked at.
 
     Zero counts for all others, and where there is none; NaN where there is no image.
     """

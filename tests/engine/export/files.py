@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def written(write: Callable[..., object], *given: object) -> io.BytesIO:
-    """What a function writes into the file that it takes last."""
+    """A file with what a function writes into it; the function takes it last."""
     file = io.BytesIO()
     write(*given, file)
     file.seek(0)

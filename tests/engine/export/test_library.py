@@ -295,6 +295,21 @@ def test_the_same_program_gives_the_same_bytes(program: Program, made: Library, 
     assert written(wheel, again, "plan").getvalue() == written(wheel, made, "plan").getvalue()
 
 
+def test_large_files_are_stored_as_they_are(
+    made: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [written(archive, made), written(wheel, made, "plan")]
+    monkeypatch.setattr("app.engine.export.package.COMPRESSED", 0)
+    monkeypatch.setattr("app.engine.export.wheel.COMPRESSED", 0)
+    found = unpacked_in(tmp_path, archive, made)
+    assert (found / "model.so").read_bytes() == made.shared.content
+    large = written(wheel, made, "plan")
+    with zipfile.ZipFile(large) as file, zipfile.ZipFile(small[1]) as usual:
+        assert {n: file.read(n) for n in file.namelist()} == {n: usual.read(n) for n in usual.namelist()}
+    assert len(written(archive, made).getvalue()) > len(small[0].getvalue())
+    assert len(large.getvalue()) > len(small[1].getvalue())
+
+
 def test_the_archive_has_a_digest_of_each_file(unpacked: Path) -> None:
     told = json.loads((unpacked / "manifest.json").read_text())
     files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in unpacked.iterdir()}

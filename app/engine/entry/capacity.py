@@ -178,7 +178,8 @@ def _candidates(
     study: Study, cores: int, threads: int, bound: Bound | None, memory: tuple[int, int | None]
 ) -> list[Candidate]:
     """All configurations, with predictions; `memory` is what the process takes, and what it may take."""
-    measured, shared = MeasuredRuns(study.samples, study.outside), memory[0] + study.packed()
+    measured = MeasuredRuns(study.samples, study.outside, study.costs, cores)
+    shared = memory[0] + study.packed()
     largest = max(size for _, _, size in study.samples)
     sizes = [size for size in SIZES if size <= largest]
     delays = (0.0,) if bound is None else (0.0, _DELAY * bound.seconds)

@@ -1,7 +1,7 @@
 """The configuration that answers most requests in time, and the rate of requests up to which it does."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.engine.planning.capacity.configuration import Configuration
@@ -78,7 +78,7 @@ def highest_rate(times: RunTimes, configuration: Configuration, bound: Bound | N
     None where no rate of those tried does.
     """
     saturation = times.saturation(configuration)
-    slower = RunTimes({size: _SLOWER * found for size, found in times.samples.items()}, times.outside)
+    slower = replace(times, samples={size: _SLOWER * found for size, found in times.samples.items()})
 
     def holds(share: float) -> bool:
         found = predicted(share * saturation, slower, configuration, _percentiles(bound), _COARSE)

@@ -40,6 +40,14 @@ class HttpCosts:
         """All of it."""
         return self.sent + self.request + self.executor + self.answer + self.received
 
+    def saturation(self, cores: int, seconds: float) -> float:
+        """Requests per second of so many cores where the process of the model takes `seconds` for each.
+
+        The client sends and receives one request after the other, and so does the API.
+        """
+        one_by_one = max(self.sent, self.request + self.answer, self.received)
+        return 1.0 / max((seconds + self.total - self.executor) / cores, one_by_one)
+
     @classmethod
     def at(cls, rows: Sequence[Mapping[str, float]], request: int, answer: int) -> "HttpCosts":
         """Costs for so many bytes of inputs and outputs, between those of `app.api.http_costs`.

@@ -18,6 +18,7 @@ import numpy as np
 
 from app.engine.planning.capacity.batching import count_to_take
 from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.http import HttpCosts
 
 Seconds = np.ndarray[Any, np.dtype[np.float64]]
 REQUESTS = 12_000  # of a prediction: 120 of them are slower than the 99th percentile
@@ -35,17 +36,28 @@ class RunTimes:
     """Seconds of runs of one configuration.
 
     Attributes:
-        samples: by number of requests in a run, under a load.
+        samples: by number of requests in a run, under a load; what HTTP takes in the process of the model is
+            part of them.
         outside: of requests, before they are in the process of the model and after they have run.
+        costs: processor time of a request over HTTP; None where there is none.
+        cores: that runs share with what HTTP takes.
     """
 
     samples: Mapping[int, Seconds]
     outside: Seconds = field(default_factory=nothing)
+    costs: HttpCosts | None = None
+    cores: int = 1
 
     def saturation(self, configuration: Configuration) -> float:
-        """Requests per second of instances that always run, each with as many requests as it can take."""
-        size = max(configuration.sizes, key=lambda size: size / self.samples[size].mean())
-        return float(configuration.instances * size / self.samples[size].mean())
+        """Requests per second of instances that always run, each with as many requests as it can take.
+
+        Over HTTP at most as many as the cores have time for.
+        """
+        seconds = min(float(self.samples[size].mean()) / size for size in configuration.sizes)
+        most = configuration.instances / seconds
+        if self.costs is None:
+            return most
+        return min(most, self.costs.saturation(self.cores, configuration.threads * seconds))
 
 
 @dataclass(frozen=True, slots=True)

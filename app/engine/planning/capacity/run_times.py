@@ -1,11 +1,12 @@
 """Times of runs of all configurations: measured ones, and from them those of the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.planning.capacity.load import Offered
 from app.engine.planning.capacity.queueing import RunTimes, Seconds, nothing
 
@@ -21,10 +22,10 @@ def under_load(times: RunTimes, load: Offered) -> RunTimes:
     seen = {size: found for size, found in load.runs.items() if len(found) >= _MIN_SEEN}
     before = sum(len(found) * float(times.samples[size].mean()) for size, found in seen.items())
     if not before:
-        return RunTimes(times.samples, load.outside)
+        return replace(times, outside=load.outside)
     factor = sum(float(found.sum()) for found in seen.values()) / before
     found = {size: seen.get(size, seconds * factor) for size, seconds in times.samples.items()}
-    return RunTimes(found, load.outside)
+    return replace(times, samples=found, outside=load.outside)
 
 
 def runs_to_measure(cores: int, threads: Sequence[int], instances: Mapping[int, int]) -> list[Run]:
@@ -44,11 +45,14 @@ def runs_to_measure(cores: int, threads: Sequence[int], instances: Mapping[int, 
 class MeasuredRuns:
     """Seconds of runs by instances, threads and requests; of one instance and one request at least.
 
-    `outside` has seconds of requests outside of the process of the model, by instances and threads.
+    `outside` has seconds of requests outside of the process of the model, by instances and threads; `costs`
+    is the processor time of a request over HTTP, which shares `cores` with the runs.
     """
 
     samples: Mapping[Run, Seconds]
     outside: Mapping[tuple[int, int], Seconds] = field(default_factory=dict)
+    costs: HttpCosts | None = None
+    cores: int = 1
 
     def of(self, configuration: Configuration) -> RunTimes:
         """Run times of a configuration, where they were not measured by the rules of `_estimated`."""
@@ -57,7 +61,8 @@ class MeasuredRuns:
         near = min(
             self.outside, key=lambda key: (abs(key[0] - instances), abs(key[1] - threads), key), default=None
         )
-        return RunTimes(found, nothing() if near is None else self.outside[near])
+        outside = nothing() if near is None else self.outside[near]
+        return RunTimes(found, outside, self.costs, self.cores)
 
     def are_of(self, configuration: Configuration) -> bool:
         """True if all runs of a configuration were measured."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from app.engine.planning.capacity import load
 from app.engine.planning.capacity.configuration import Configuration, cores_of
 from app.engine.planning.capacity.http import HttpCosts
-from app.engine.planning.capacity.queueing import Seconds, arrivals
+from app.engine.planning.capacity.queueing import RunTimes, Seconds, arrivals
 from app.engine.planning.capacity.run_times import Run
 from app.engine.planning.heartbeat import resident_bytes, trim
 
@@ -115,22 +115,18 @@ class Study:
         instances = self.loaded(count, threads, (size,))
         found = load.back_to_back(instances, size, RUN_SECONDS)
         if size == 1:
-            rate = min(LOAD * self._saturation(count, threads, float(found.mean())), load.MAX_RATE)
+            configuration = Configuration(count, threads)
+            executor = 0.0 if self.costs is None else self.costs.executor
+            times = RunTimes({1: found + executor}, costs=self.costs, cores=len(os.sched_getaffinity(0)))
+            rate = min(LOAD * times.saturation(configuration), load.MAX_RATE)
             moments = arrivals(rate, max(MIN_REQUESTS, round(rate * LOAD_SECONDS)))
-            offered = load.offered(instances, moments, Configuration(count, threads), self.costs)
+            offered = load.offered(instances, moments, configuration, self.costs)
             self.slowed[count, threads] = float(offered.runs[1].mean() / found.mean())
             self.samples[run] = offered.runs[1]
             self.outside[count, threads] = offered.outside
         else:
             self.samples[run] = found * self.slowed[1, threads]
         return True
-
-    def _saturation(self, count: int, threads: int, seconds: float) -> float:
-        """Requests per second of so many instances, whose runs share the cores with what HTTP takes."""
-        own = count / seconds
-        if self.costs is None:
-            return own
-        return min(own, len(os.sched_getaffinity(0)) / (threads * seconds + self.costs.total))
 
     def other_bytes(self) -> int:
         """Resident bytes of this process besides packed weights and own bytes of programs.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.planning.capacity.configuration import Configuration
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.planning.capacity.queueing import RunTimes, arrivals, latencies, predicted
 from tests.engine.planning.capacity.simulator import simulated
 
@@ -67,6 +68,24 @@ def test_waits_of_exponential_runs_are_those_of_erlang(servers: int) -> None:
     waits = full / (sum(offered**k / math.factorial(k) for k in range(servers)) + full)
     mean = 1 / mu + waits / (servers * mu - rate)
     assert found.mean() == pytest.approx(mean, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("costs", "instances", "threads", "most"),
+    [
+        ((0.0, 0.0, 0.0, 0.0, 0.0), 2, 1, 200.0),  # two instances of 10 ms
+        ((0.001, 0.002, 0.001, 0.001, 0.001), 4, 1, 2 / 0.015),  # two cores for 10 + 5 ms
+        ((0.001, 0.002, 0.001, 0.001, 0.001), 1, 1, 100.0),  # one instance of 10 ms
+        ((0.001, 0.002, 0.001, 0.001, 0.001), 1, 2, 2 / 0.025),  # a run of two threads takes both cores
+        ((0.001, 0.011, 0.001, 0.009, 0.001), 9, 0, 50.0),  # the API, one request after the other
+        ((0.001, 0.001, 0.001, 0.001, 0.025), 9, 0, 40.0),  # the client
+    ],
+)
+def test_what_http_takes_bounds_the_requests_that_cores_have_time_for(
+    costs: tuple[float, ...], instances: int, threads: int, most: float
+) -> None:
+    times = RunTimes({1: np.array([0.010])}, costs=HttpCosts(*costs), cores=2)
+    assert times.saturation(Configuration(instances, threads)) == pytest.approx(most)
 
 
 def test_a_prediction_beyond_saturation_has_the_throughput_of_saturation() -> None:

@@ -161,15 +161,19 @@ class MemoryConcessions:
         """In words."""
         parts = [
             "a longer search for an order" * self.order,
-            f"{len({name for name, _ in self.denied})} groups without their rows of most memory"
-            * bool(self.denied),
+            _counted(len({name for name, _ in self.denied}), "group", "without the rows of most memory"),
             "row-major layouts" * self.row_major_only,
-            f"{len(self.unfused)} nodes left unfused" * bool(self.unfused),
-            f"{sum(len(a.nodes) for a in self.recompute)} nodes computed again" * bool(self.recompute),
-            f"{sum(len(s.groups) for s in self.streams)} groups in strips of rows" * bool(self.streams),
+            _counted(len(self.unfused), "node", "left unfused"),
+            _counted(sum(len(a.nodes) for a in self.recompute), "node", "computed again"),
+            _counted(sum(len(s.groups) for s in self.streams), "group", "in strips of rows"),
             "values in slower memories" * self.spill,
         ]
         return ", ".join(p for p in parts if p) or "nothing given up"
+
+
+def _counted(count: int, noun: str, rest: str) -> str:
+    """As "2 nodes computed again"; empty for none."""
+    return f"{count} {noun}{'s' * (count > 1)} {rest}" * bool(count)
 
 
 @dataclass(frozen=True, slots=True)

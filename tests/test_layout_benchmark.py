@@ -39,7 +39,7 @@ def test_every_policy_has_a_time_or_there_is_a_reason(tiny: Path, compiler: Comp
     assert row["conversions"]["plain"] == 0
     assert row["conversions"]["blocked"] > 0
     (note,) = row["notes"]
-    assert "above the least" in note
+    assert note.endswith("proved least by 1 minimum cut")
     assert layouts.policy_table([{"model": "tiny", **row}]).row_count == 1
     assert "joint" in layouts.told(row)
 

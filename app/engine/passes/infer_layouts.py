@@ -8,6 +8,8 @@ from app.engine.core.registry import PlanningContext
 from app.engine.layouts.choice import Policy, choose
 from app.engine.layouts.insert_conversions import insert_conversions
 
+_TOLD = 5e-6  # of a gap that is not 0 with three decimals of a percent
+
 
 @dataclass(frozen=True)
 class InferLayouts:
@@ -32,9 +34,12 @@ class InferLayouts:
         )
         notes = compilation.notes
         if assignment.cuts:
+            least = (
+                f"at most {assignment.gap:.3%} above the least" if assignment.gap >= _TOLD else "proved least"
+            )
             notes = (
                 *notes,
-                f"layouts: {assignment.seconds * 1e6:.4g} us for groups and conversions, at most "
-                f"{assignment.gap:.3%} above the least ({assignment.cuts} cuts)",
+                f"layouts: {assignment.seconds * 1e6:.4g} us for groups and conversions, {least} "
+                f"by {assignment.cuts} minimum cut{'s' * (assignment.cuts > 1)}",
             )
         return insert_conversions(replace(compilation, notes=notes), assignment)

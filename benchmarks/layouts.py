@@ -238,7 +238,7 @@ def policy_table(rows: Sequence[dict[str, Any]]) -> Table:
             continue
         times, conversions = row["milliseconds"], row["conversions"]
         best = min(row["ratios"][p] for p in POLICIES if p != "joint")
-        gaps = [note.split("at most ")[1].split()[0] for note in row["notes"]]
+        gaps = [note.split("conversions, ")[1].split(" by ")[0] for note in row["notes"]]
         table.add_row(
             row["model"],
             *(f"{times[p]:.3f} ({conversions[p]})" for p in POLICIES),

@@ -34,6 +34,7 @@ _SLOWER = 0.95  # of the rate of a load that did not meet the bound: the next on
 _LOADS = 3  # at most
 _GAIN = 0.5  # time of a run of many requests over that of as many runs, which none falls below
 _DELAY = 0.1  # share of the bound on latency that a request may wait for others of its batch
+_SHARED = "threads of a run would share cores with API and client: one of them waits, and so do the others"
 _MEASURING = 0.6  # share of the time to answer in, after which nothing more is measured
 
 
@@ -87,6 +88,8 @@ def capacity(
         verified, more = _verified(study, *found, bound, end)
         answer["chosen"] = verified | {"memory": _memory(study, found[0], process)}
         notes += more
+        if found[0].shares_cores:
+            notes.append(f"percentiles are uncertain: {_SHARED}")
     progress("benchmark", 3, 3)
     return answer | {"notes": notes, "seconds": time.monotonic() - began}
 
@@ -255,11 +258,12 @@ def _memory(study: Study, found: Candidate, process: int) -> Json:
 
 def _told(row: Candidate, found: Candidate | None) -> Json:
     """A configuration as JSON, with its prediction at the highest rate that meets the bound."""
+    is_passed_over = row.shares_cores and found is not None and not found.shares_cores
     return {
         **row.configuration.deployment(),
         "run_times": "measured" if row.measured else "estimated",
         "memory_bytes": row.nbytes,
         "best": None if row.best is None else choice.told(row.best),
-        "rejection": row.rejection,
+        "rejection": row.rejection or _SHARED * is_passed_over,
         "is_chosen": row is found,
     }

@@ -45,6 +45,16 @@ class Candidate:
     best: Prediction | None
     rejection: str = ""
 
+    @property
+    def shares_cores(self) -> bool:
+        """True if threads of one run lose their cores to API and client at times, while the others wait.
+
+        Percentiles of such runs differ by a factor of two from one minute to the next.
+        """
+        threads = self.configuration.threads
+        busy = self.configuration.instances * threads >= self.times.cores
+        return self.times.costs is not None and threads > 1 and busy
+
 
 def candidate(
     configuration: Configuration,
@@ -65,8 +75,12 @@ def candidate(
 
 
 def chosen(candidates: Iterable[Candidate]) -> tuple[Candidate, Prediction] | None:
-    """The candidate of the highest rate; of those that come near it the one that takes the least."""
+    """The candidate of the highest rate; of those that come near it the one that takes the least.
+
+    One whose runs share cores with HTTP is chosen where no other fits.
+    """
     fit = [(row, row.best) for row in candidates if row.best is not None and not row.rejection]
+    fit = [found for found in fit if not found[0].shares_cores] or fit
     most = max((best.rate for _, best in fit), default=0.0)
     near = [(row, best) for row, best in fit if best.rate >= _ALIKE * most]
     return min(near, key=lambda found: (found[0].nbytes, found[0].configuration), default=None)

@@ -6,6 +6,7 @@ import pytest
 from app.engine.planning.capacity import choice
 from app.engine.planning.capacity.choice import Bound, candidate, chosen, highest_rate
 from app.engine.planning.capacity.configuration import Configuration, configurations
+from app.engine.planning.capacity.http import HttpCosts
 from app.engine.planning.capacity.queueing import RunTimes, arrivals
 from tests.engine.planning.capacity.simulator import simulated
 
@@ -55,6 +56,28 @@ def test_of_configurations_that_are_as_good_the_one_that_takes_less_is_chosen() 
     one = candidate(Configuration(1, 2), constant(n1=0.00505), 100, True, None, None)
     two = candidate(Configuration(2, 1), constant(n1=0.010), 200, True, None, None)
     assert chosen([two, one]) == (one, one.best)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "cores", "shares"),
+    [
+        (Configuration(1, 2), 2, True),
+        (Configuration(2, 2), 4, True),
+        (Configuration(1, 2), 3, False),  # a core is left
+        (Configuration(2, 1), 2, False),  # no thread waits for another
+    ],
+)
+def test_runs_of_several_threads_leave_a_core_to_http_where_others_fit(
+    configuration: Configuration, cores: int, shares: bool
+) -> None:
+    costs = HttpCosts(*[1e-5] * 5)
+    quick = RunTimes({1: np.full(9, 0.001)}, costs=costs, cores=cores)
+    slow = RunTimes({1: np.full(9, 0.010)}, costs=costs, cores=cores)
+    row = candidate(configuration, quick, 100, True, BOUND, None)
+    other = candidate(Configuration(1, 1), slow, 100, True, BOUND, None)
+    assert row.shares_cores is shares
+    assert chosen([row, other]) == ((other, other.best) if shares else (row, row.best))
+    assert chosen([row]) == (row, row.best)
 
 
 def test_the_curve_rises_from_a_light_load() -> None:

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := run
-.PHONY: run fmt check quick test suite core-operators library-runtime test-cuda conformance kill-matrix fuzz fuzz-options fuzz-regions test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-capacity bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream bench-precision
+.PHONY: run fmt check quick test suite core-operators library-runtime test-avx2 test-cuda conformance kill-matrix fuzz fuzz-options fuzz-regions test-mxnet bench bench-arena bench-backends bench-beside bench-layouts bench-library bench-memory bench-queue bench-serving bench-sparse bench-training cuda-kernels lock clean same-plans accelerator-models library-models bench-trees bench-operators bench-narrow-weights bench-ready bench-zoo bench-capacity bench-resident bench-symbolic stream-faults bench-rows bench-microcontrollers bench-stream bench-precision
 
 # One folder, three depths: what serving needs, what testing adds, what benchmarks add.
 $(VENV)/.installed: requirements.txt pyproject.toml
@@ -53,6 +53,10 @@ test: $(VENV)/.installed-test
 
 suite: $(VENV)/.installed-test
 	$(BIN)/pytest
+
+# Kernels and programs as on a machine with AVX2 and without VNNI (Linux, as root).
+test-avx2: $(VENV)/.installed-test
+	$(BIN)/python -m tests.avx2 $(BIN)/pytest tests/kernels tests/engine
 
 # What is simulated of the CUDA kernels; needs no GPU, and compiles no kernel.
 test-cuda: $(VENV)/.installed-test

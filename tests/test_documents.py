@@ -20,7 +20,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 MODULE = re.compile(r"\b(?:app|tests|benchmarks)(?:\.[a-z_0-9]+)+\b")
 COMMAND = re.compile(r"\bstowplan ([a-z][a-z-]*)")
-TARGET = re.compile(r"^make ([a-z][a-z-]*)", re.MULTILINE)
+TARGET = re.compile(r"^make ([a-z][a-z0-9-]*)", re.MULTILINE)
 RUN_MODULE = re.compile(r"python -m ((?:app|tests|benchmarks)[.\w]*)")
 FILE = re.compile(
     r"[\w./{},*<>-]+\.(?:py|sh|c|toml|yaml|html|js|css|md)|(?:app|tests|docs|docker|benchmarks)/[\w./-]*"
@@ -58,7 +58,7 @@ def names_module(name: str) -> bool:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def prose(document: Path) -> str:

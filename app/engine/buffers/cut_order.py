@@ -58,24 +58,31 @@ def peak_of(order: Sequence[int], steps: Sequence[Step], sizes: Sequence[int]) -
 
 def live_bytes(order: Sequence[int], steps: Sequence[Step], sizes: Sequence[int]) -> list[int]:
     """Bytes alive at each place of an order, with results in place of what dies there."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    first = [-1] * len(sizes)
+    last = [-1] * len(sizes)
     for place, i in enumerate(order):
         for storage in steps[i].touches:
-            first.setdefault(storage, place)
+            if first[storage] < 0:
+                first[storage] = place
             last[storage] = place
-    born, dead = [0] * (len(order) + 1), [0] * (len(order) + 1)
-    for storage, place in first.items():
-        born[place] += sizes[storage]
-        dead[last[storage] + 1] += sizes[storage]
+    change = [0] * (len(order) + 1)
+    for storage, size in enumerate(sizes):
+        if first[storage] >= 0:
+            change[first[storage]] += size
+            change[last[storage] + 1] -= size
     found, live = [], 0
     for place, i in enumerate(order):
-        live += born[place] - dead[place]
-        saved, taken = 0, set[int]()
-        for read, written in steps[i].inplace:
-            fits = sizes[read] >= sizes[written] and not taken & {read, written}
-            if fits and last[read] == place and first[written] == place:
-                saved += sizes[written]
-                taken |= {read, written}
-        found.append(live - saved + steps[i].scratch)
+        live += change[place]
+        found.append(live - _saved(steps[i], place, first, last, sizes) + steps[i].scratch)
     return found
+
+
+def _saved(step: Step, place: int, first: Sequence[int], last: Sequence[int], sizes: Sequence[int]) -> int:
+    """Bytes of results in place of what dies at this place of an order."""
+    saved, taken = 0, set[int]()
+    for read, written in step.inplace:
+        fits = sizes[read] >= sizes[written] and not taken & {read, written}
+        if fits and last[read] == place and first[written] == place:
+            saved += sizes[written]
+            taken |= {read, written}
+    return saved

@@ -41,9 +41,11 @@ class StepCuts:
         self.work = 0  # steps in all networks so far
         count = len(steps)
         self._touched = [0] * len(sizes)
+        self._touching: list[list[int]] = [[] for _ in sizes]  # the same as numbers
         for i, step in enumerate(steps):
-            for storage in step.touches:
+            for storage in {*step.touches}:
                 self._touched[storage] |= 1 << i
+                self._touching[storage].append(i)
         self._before, self._after = [0] * count, [0] * count  # in every order, without the step itself
         for i, step in enumerate(steps):
             for other in step.needs:
@@ -81,30 +83,30 @@ class StepCuts:
         them.
         """
         done, left = self._before[i] | first, self._after[i] | last | 1 << i
-        free = ((1 << len(self.steps)) - 1) & ~(done | left)
+        count = len(self.steps)
+        # By step: itself, or the end of the network that it belongs to.
+        ends = np.where(
+            _mask(done, count), _BEFORE, np.where(_mask(left, count), _AFTER, np.arange(count))
+        ).tolist()
         own = {*self.steps[i].touches}
-
-        def end(j: int) -> int:
-            return _BEFORE if done >> j & 1 else _AFTER if left >> j & 1 else j
-
         network, alive, crossing = Network(), self.need(i), set[int]()
-        for j in _members(free):
-            self.work += 1
-            crossing.update(self.steps[j].touches)
-            for other in self.steps[j].needs:
-                if not done >> other & 1:
-                    network.add(j, other, INFINITE)
+        for j in ends:
+            if j >= 0:
+                self.work += 1
+                crossing.update(self.steps[j].touches)
+                for other in self.steps[j].needs:
+                    if ends[other] != _BEFORE:
+                        network.add(j, other, INFINITE)
         for storage, size in enumerate(self.sizes):
-            touched = self._touched[storage]
             if not size or storage in own:
                 continue
             if storage in crossing:
-                ends = [*dict.fromkeys(map(end, _members(touched)))]
-                network.add_shared(ends[0], ends[1:], ("storage", storage), size)
-            elif touched & done and touched & left:
+                writer, *readers = dict.fromkeys([ends[j] for j in self._touching[storage]])
+                network.add_shared(writer, readers, ("storage", storage), size)
+            elif (touched := self._touched[storage]) & done and touched & left:
                 alive += size
         inside = network.source_side(_BEFORE, _AFTER)
-        chosen = sum(1 << j for j in inside if isinstance(j, int) and j >= 0)
+        chosen = set_of(j for j in inside if isinstance(j, int) and j >= 0)
         return Cut(done | chosen, alive + network.flow)
 
     def bound(self, enough: int) -> int:

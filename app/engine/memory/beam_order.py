@@ -62,14 +62,15 @@ class _Search:
 
     def effect(self, i: int, done: int, live: int) -> tuple[int, int]:
         """Bytes alive while step i runs after the steps in `done`, and once it has run."""
-        step = self.steps[i]
+        step, bit, touchers = self.steps[i], self.bit[i], self.touchers
+        with_it = done | bit
         new = dead = saved = 0
         dying: set[int] = set()
         placed: set[int] = set()
         for storage in step.touches:
-            if not self.touchers[storage] & done:
+            if not touchers[storage] & done:
                 new += self.sizes[storage]
-            if self.touchers[storage] & ~done == self.bit[i]:
+            if touchers[storage] | with_it == with_it:
                 dead += self.sizes[storage]
                 dying.add(storage)
         for read, written in step.inplace:

@@ -3,13 +3,12 @@
 Vertices with two neighbours or fewer are decided by dynamic programming: what such a vertex costs at
 its best depends on the sides of its neighbours alone, and is an edge between them. Chains and
 series-parallel graphs vanish that way, in linear time. What is left is cut as Dinic does: shortest
-augmenting paths by breadth-first levels, depth-first blocking flows, without recursion.
+augmenting paths by breadth-first distances from the sink, depth-first blocking flows, without recursion.
 
 Sources: Dinic, 1970, "Algorithm for solution of a problem of maximum flow in a network with power
 estimation"; Bertele and Brioschi, 1972, "Nonserial dynamic programming".
 """
 
-from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 
 INFINITE = 1 << 72
@@ -170,65 +169,75 @@ class _Flow:
                 continue
             for b, amount in own.items():
                 if a < b and b not in gone:
-                    for start, end, capacity in ((a, b, amount), (b, a, edges[b].get(a, 0))):
-                        self._edges[start].append(len(self._head))
-                        self._head.append(end)
-                        self._left.append(capacity)
+                    number = len(self._head)
+                    self._head += (b, a)
+                    self._left += (amount, edges[b][a])
+                    self._edges[a].append(number)
+                    self._edges[b].append(number + 1)
 
     def saturate(self, s: int, t: int) -> int:
         """The largest flow."""
         flow = 0
-        level = self._levels(s)
-        while level[t] >= 0:
-            flow += self._block(s, t, level)
-            level = self._levels(s)
+        while (distance := self._distances(s, t))[s] > 0:
+            flow += self._block(s, t, distance)
         return flow
 
     def reached(self, s: int) -> list[bool]:
         """True if more could flow to each vertex."""
-        return [level >= 0 for level in self._levels(s)]
-
-    def _levels(self, source: int) -> list[int]:
-        level = [-1] * len(self._edges)
-        level[source] = 0
-        queue = deque([source])
-        while queue:
-            vertex = queue.popleft()
-            for edge in self._edges[vertex]:
+        found = [False] * len(self._edges)
+        found[s] = True
+        waiting = [s]
+        while waiting:
+            for edge in self._edges[waiting.pop()]:
                 head = self._head[edge]
-                if self._left[edge] > 0 and level[head] < 0:
-                    level[head] = level[vertex] + 1
-                    queue.append(head)
-        return level
+                if self._left[edge] > 0 and not found[head]:
+                    found[head] = True
+                    waiting.append(head)
+        return found
 
-    def _block(self, source: int, sink: int, level: list[int]) -> int:
+    def _distances(self, source: int, sink: int) -> list[int]:
+        """Edges between each vertex and the sink, of vertices no farther than the source; -1 of others."""
+        edges, heads, left = self._edges, self._head, self._left
+        distance = [-1] * len(edges)
+        distance[sink] = 0
+        nearest = [sink]
+        while nearest and distance[source] < 0:
+            following = []
+            for vertex in nearest:
+                for edge in edges[vertex]:
+                    tail = heads[edge]
+                    if distance[tail] < 0 and left[edge ^ 1] > 0:
+                        distance[tail] = distance[vertex] + 1
+                        following.append(tail)
+            nearest = following
+        return distance
+
+    def _block(self, source: int, sink: int, distance: list[int]) -> int:
         """Saturate every shortest path; how much flows through them."""
-        place = [0] * len(self._edges)
+        every, heads, left = self._edges, self._head, self._left
+        place = [0] * len(every)
         path: list[int] = []
         vertex, flow = source, 0
         while True:
             if vertex == sink:
-                amount = min(self._left[e] for e in path)
+                amount = min([left[e] for e in path])
                 flow += amount
                 for edge in path:
-                    self._left[edge] -= amount
-                    self._left[edge ^ 1] += amount
-                first = next(i for i, e in enumerate(path) if self._left[e] == 0)
-                vertex = self._head[path[first] ^ 1]
+                    left[edge] -= amount
+                    left[edge ^ 1] += amount
+                first = next(i for i, e in enumerate(path) if left[e] == 0)
+                vertex = heads[path[first] ^ 1]
                 del path[first:]
                 continue
-            edges = self._edges[vertex]
-            while place[vertex] < len(edges):
-                edge = edges[place[vertex]]
-                head = self._head[edge]
-                if self._left[edge] > 0 and level[head] == level[vertex] + 1:
-                    break
-                place[vertex] += 1
-            if place[vertex] < len(edges):
-                path.append(edges[place[vertex]])
-                vertex = self._head[path[-1]]
+            edges, at, nearer = every[vertex], place[vertex], distance[vertex] - 1
+            while at < len(edges) and not (distance[heads[edges[at]]] == nearer and left[edges[at]] > 0):
+                at += 1
+            place[vertex] = at
+            if at < len(edges):
+                path.append(edges[at])
+                vertex = heads[edges[at]]
             elif path:
-                level[vertex] = -1
-                vertex = self._head[path.pop() ^ 1]
+                distance[vertex] = -1
+                vertex = heads[path.pop() ^ 1]
             else:
                 return flow

@@ -45,10 +45,12 @@ class Order:
         if peak <= floor:
             return _bounded(given, peak)
         limit = compilation.concessions.peak_limit
-        bound, orders = _searched(
-            steps, sizes, least, peak, states=STATES_AT_LENGTH if compilation.concessions.order else STATES,
-            limit=limit,
-        )  # fmt: skip
+        states = STATES_AT_LENGTH if compilation.concessions.order else STATES
+        # Plans of the same graph that differ in other things have the same steps.
+        key = (Order.name, tuple(steps), tuple(sizes), tuple(least), peak, states, limit)
+        bound, orders = compilation.cache.result(
+            key, lambda: _searched(steps, sizes, least, peak, states=states, limit=limit)
+        )
         if limit is not None and bound > limit:
             raise CapacityError(f"every order takes {bound} byte or more", needed=bound, available=limit)
         best = given

@@ -4,7 +4,6 @@ Each computation takes whoever can be trusted with it: onnxruntime, without its 
 saturate, else the reference evaluator for a bounded time. What nobody verified is told with the reason.
 """
 
-import hashlib
 import itertools
 import time
 from collections.abc import Callable, Mapping
@@ -64,8 +63,8 @@ class Verification:
     uncomputed: str | None = None
     seconds: float = field(default_factory=lambda: REFERENCE_SECONDS)
     _expected: _Expected | str | None = field(default=None, init=False)  # a string tells why not
-    # By digest and what ran them: without blocked values files are the same, also in the next attempt.
-    _files: dict[tuple[str, str], tuple[Difference, ...]] = field(default_factory=dict, init=False)
+    # By file and what ran them: without blocked values one file has several names, also in the next attempt.
+    _files: dict[tuple[int | str, ...], tuple[Difference, ...]] = field(default_factory=dict, init=False)
     _uncertain: Mapping[str, float] = field(default_factory=dict, init=False)  # by output
 
     def of(
@@ -137,11 +136,9 @@ class Verification:
     ) -> dict[str, Json]:
         """Fill in differences, and reasons why there are none, by place; returns what ran each file."""
         runtimes: dict[str, Json] = {}
-        files = {_file_of(export.path): export.path for export in exports.values()}
-        digests = {file: _digest(path) for file, path in files.items()}
         for place, export in exports.items():
             name, reason = self._runtime(export, expected.oracle)
-            key = (digests[_file_of(export.path)], name)
+            key = (*_file_of(export.path), name)
             try:
                 if key not in self._files:
                     self._files[key] = self._compared(export, name, expected, allowed)
@@ -215,14 +212,10 @@ def _check_export(export: Exported, differences: tuple[Difference, ...]) -> None
         raise ExportMismatchError(f"{export.path.name}: {error.message}", pointer=error.pointer) from None
 
 
-def _file_of(path: Path) -> int:
-    """Number of a file, which all its names in a folder have in common."""
-    return path.stat().st_ino
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _file_of(path: Path) -> tuple[int, int, int]:
+    """Number of a file, which all its names in a folder have in common, time of its last change, and size."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _told(

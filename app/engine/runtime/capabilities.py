@@ -1,5 +1,6 @@
 """Targets that this machine can run: itself, and the GPU that is in it."""
 
+import ctypes
 import importlib.util
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from app.engine.types.target import PRESETS, Target, host, is_host
 
+DRIVER = "libcuda.so.1"
 PATIENCE = 60.0  # seconds that a driver has to answer
 
 
@@ -25,8 +27,13 @@ def absence(target: Target) -> str | None:
 def ask_apart(sm: str) -> bool:
     """True if a GPU of this generation answers, asked by another process.
 
-    A process that has spoken to the driver cannot be forked any more, and holds memory of the GPU.
+    A process that has spoken to the driver cannot be forked any more, and holds memory of the GPU. One is
+    started only where the driver's library is: to load that says nothing to the driver.
     """
+    try:
+        ctypes.CDLL(DRIVER)
+    except OSError:
+        return False
     if importlib.util.find_spec("cuda") is None:
         return False
     question = (

@@ -1,10 +1,12 @@
 """ResNet-18 and MobileNetV2: gradients against differences in float64, then planned, in poisoned memory."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -30,19 +32,31 @@ STEP, TOLERANCE, ROUNDING = 1e-8, 1e-5, 5e-3
 OPTIONS = Options(autotune=False, choose="first")
 
 
-def opened(name: str) -> tuple[ir.Model, dict[str, Array]]:
-    """The network with its weights as inputs, in float64."""
+@dataclass(frozen=True)
+class Exact:
+    """A network with its weights as inputs, in float64, and what its training graph gives in the reference evaluator."""
+
+    name: str
+    forward: onnx.ModelProto
+    at: dict[str, Array]
+    gradients: dict[str, str]
+    outputs: dict[str, Array]
+
+
+@pytest.fixture(scope="module", params=WHOLE)
+def exact(request: pytest.FixtureRequest) -> Exact:
+    """Computed once for all tests of a network."""
+    name = request.param
     inputs, constants = WHOLE[name].arrays("float64")
-    weights = {n: constants.pop(n) for n in WHOLE[name].weights}
-    return model(WHOLE[name].body, inputs | weights, constants), inputs | weights
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_gradients_along_directions_of_all_weights_are_those_of_differences(name: str) -> None:
-    built, at = opened(name)
+    at = inputs | {n: constants.pop(n) for n in WHOLE[name].weights}
+    built = model(WHOLE[name].body, at, constants)
     forward = ir.to_proto(built)
     made = training_graph(built, "loss", tuple(at))
-    found = by_reference(ir.to_proto(made.model), at)
+    return Exact(name, forward, at, dict(made.gradients), by_reference(ir.to_proto(made.model), at))
+
+
+def test_gradients_along_directions_of_all_weights_are_those_of_differences(exact: Exact) -> None:
+    forward, at, found = exact.forward, exact.at, exact.outputs
     rng = np.random.default_rng(2)
     for _ in range(3):
         # By size of each variable, so that all count.
@@ -52,19 +66,16 @@ def test_gradients_along_directions_of_all_weights_are_those_of_differences(name
             for sign in (1, -1)
         ]
         expected = (sides[0] - sides[1]) / (2 * STEP)
-        products = {n: float(np.sum(found[made.gradients[n]] * along[n])) for n in at}
+        products = {n: float(np.sum(found[exact.gradients[n]] * along[n])) for n in at}
         scale = float(np.sqrt(sum(p * p for p in products.values())))
         assert scale > 1e-3
         assert abs(sum(products.values()) - expected) <= TOLERANCE * scale
 
 
-@pytest.mark.parametrize("name", WHOLE)
 def test_the_planned_training_graph_is_right_in_poisoned_memory(
-    name: str, tmp_path: Path, compiler: Compiler
+    exact: Exact, tmp_path: Path, compiler: Compiler
 ) -> None:
-    built, at = opened(name)
-    exact = training_graph(built, "loss", tuple(at))
-    expected = by_reference(ir.to_proto(exact.model), at)
+    name, at, expected = exact.name, exact.at, exact.outputs
     inputs, constants = WHOLE[name].arrays("float32")
     path, made = tmp_path / "model.onnx", tmp_path / "training.onnx"
     path.write_bytes(ir.to_proto(model(WHOLE[name].body, inputs, constants)).SerializeToString())

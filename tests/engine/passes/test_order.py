@@ -1,11 +1,18 @@
 """The order pass: graph order first, another only if the plan that follows is smaller."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.buffers.buffer_assignment import build
 from app.engine.core import graph
 from app.engine.core.plan import Compilation
+from app.engine.memory.beam_order import Step
+from app.engine.passes import order
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
 from tests.engine.graphs import random_graph
@@ -48,6 +55,26 @@ def test_branches_are_finished_one_after_the_other_when_that_needs_less() -> Non
     assert peak(compilation) == 2 * 2048 + 64
     assert peak(ordered) == 2048 + 2 * 64
     assert ordered.notes == ("order: peak 4160 byte in graph order, 2176 byte in the order found",)
+
+
+def test_the_same_steps_are_searched_once_for_all_plans_of_a_compilation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    usual = order._searched
+
+    def search(steps: Sequence[Step], *given: Any, **named: Any) -> tuple[int, order.Orders]:
+        searched.append(len(steps))
+        return usual(steps, *given, **named)
+
+    monkeypatch.setattr(order, "_searched", search)
+    compilation = compilation_of(HEAD + INTERLEAVED)
+    first = Order()(compilation)
+    assert names(Order()(compilation)) == names(first) == ["a", "c", "b", "d", "e", "out"]
+    assert searched == [6]
+    limited = replace(compilation, concessions=replace(compilation.concessions, peak_limit=2**20))
+    assert names(Order()(limited)) == names(first)
+    assert searched == [6, 6]  # what is asked is part of what is remembered
 
 
 def test_graph_order_stays_when_nothing_is_gained() -> None:

@@ -12,9 +12,15 @@ import pytest
 from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.entry import optimize
+from app.engine.model.load import load
+from app.engine.model.spool import Spool
+from app.engine.planning import session
+from app.engine.planning.verification import Verification
+from app.engine.report.exports import Exported
 from app.engine.report.functions import with_functions
 from app.engine.report.onnx import write
 from app.engine.runtime import oracle
+from app.engine.types.errors import ExportMismatchError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.saturation import VNNI
 from app.engine.types.target import Target, host
@@ -116,6 +122,35 @@ def test_exported_integer_products_are_verified_by_the_reference_evaluator_witho
         assert [row["max_abs"] for row in found[place]] == [0.0], place
     assert {row["name"] for row in found["runtimes"].values()} == {"reference"}
     assert "saturates the 8-bit products of MatMulInteger" in found["runtimes"]["exported"]["reason"]
+
+
+def test_a_file_of_several_names_runs_once_and_again_when_it_was_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(f"{HEAD} g (float[4] x) => (float[4] y) {{ y = Relu(x) }}", tmp_path, {})
+    other = onnx.parser.parse_model(f"{HEAD} g (float[4] x) => (float[4] y) {{ y = Abs(x) }}")
+    for name in FILES.values():
+        (tmp_path / name).hardlink_to(path)
+    ran: list[str] = []
+    usual = oracle.runtime
+
+    def runtime(file: Path, **options: bool) -> oracle.Run:
+        ran.append(file.name)
+        return usual(file, **options)
+
+    monkeypatch.setattr(oracle, "runtime", runtime)
+    x = np.array([-1, 2, -3, 4], np.float32)
+    verification = Verification(path, {"x": x}, frozenset({"Relu"}), host(), Spool(tmp_path / "weights"))
+    compilation = session.canonical(load(path), host(), Options(), Bindings(), load_registry())
+    exports = {place: Exported(tmp_path / name, frozenset({"Relu"})) for place, name in FILES.items()}
+    for _ in range(2):
+        verification.of(compilation, "not run", exports)
+    assert ran == [path.name, FILES["exported"]]
+    written = tmp_path / FILES["inlined"]
+    written.unlink()
+    written.write_bytes(other.SerializeToString())
+    with pytest.raises(ExportMismatchError, match=written.name):
+        verification.of(compilation, "not run", exports)
 
 
 def test_exports_keep_the_dequantized_operands_of_the_model(tmp_path: Path, compiler: Compiler) -> None:

@@ -22,6 +22,7 @@ from app.kernels.cuda import compiler as compilation
 from app.kernels.cuda.compiler import MANIFEST, Compiler, Cubin
 from app.kernels.cuda.kernel import Kernel
 from app.settings import SettingsError
+from tests.engine.runtime.cuda.fake_driver import on_the_fake_driver
 
 KERNEL = Kernel("probe", "def kernel(x, n): pass", ("float32*", "uint32"), 32, shared_bytes=100_000)
 
@@ -156,6 +157,18 @@ def test_a_worker_serves_a_gpu_only_when_it_answers(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SettingsError, match="this machine can serve"):
         worker.served((queue,))
     assert asked == ["sm_90"] * 3
+
+
+def test_nothing_is_started_to_ask_where_no_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capabilities, "DRIVER", "libcuda-of-no-machine.so.1")
+    monkeypatch.setattr(subprocess, "run", lambda *_a, **_k: pytest.fail("a process was started"))
+    assert not capabilities.ask_apart("sm_90")
+
+
+@on_the_fake_driver
+def test_a_process_of_its_own_asks_the_driver(folder: Path) -> None:
+    assert capabilities.ask_apart("sm_90")
+    assert not capabilities.ask_apart("sm_80")
 
 
 FORBIDDEN = ("fastapi", "pydantic", "starlette", "uvicorn", "numba_cuda", "cuda", "numba.cuda")

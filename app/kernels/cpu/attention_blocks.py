@@ -51,7 +51,7 @@ from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.sums import fold, inlined, largest
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, RESIDUAL, SCALE
 from app.kernels.cpu.codegen.vectormath import exp_falling32
-from app.kernels.cpu.codegen.vectors import store
+from app.kernels.cpu.codegen.vectors import load_first, splat, store
 from LIBRARY0 import COLUMNS, product
 
 LANES = {lanes}
@@ -114,6 +114,17 @@ def kept_exponential(total, v, y, top):
 keep_exponentials = fold(kept_exponential, operator.add, (16, 4))
 
 
+@inlined
+def hide(line, visible, wide):
+    # Scores from `visible` on become so low that they do not count; `wide` is a multiple of LANES.
+    none = splat(LOWEST, LANES)
+    begun = visible // LANES * LANES
+    if begun < wide:
+        store(line, begun, load_first(line, begun, visible - begun, none))
+    for j in range(begun + LANES, wide, LANES):
+        store(line, j, none)
+
+
 @local()
 def exponentials(x, n, top):
     # x = exp(x - top); their sum.
@@ -171,8 +182,7 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
                 for i in range(m):
                     line, place = at(scores, i * block_keys), row - first + i
                     visible = min(near, max(past + row + i + 1 - key, 0)) if causal else near
-                    for j in range(visible, wide):
-                        line[j] = LOWEST
+                    hide(line, visible, wide)
                     top = largest(line, 0, wide)
                     if key:
                         top = maximum(top, tops[place])

@@ -7,6 +7,7 @@ import pytest
 from ml_dtypes import bfloat16
 
 from app.kernels.cpu.runtime.compiler import Compiler
+from app.engine.backends.cpu.search import SCANNED
 from app.kernels.cpu.search import CHUNK
 from tests.harness import assert_close
 from tests.kernels.single_node import node_group, rejection_of, run_node
@@ -223,3 +224,15 @@ def test_hardmax_marks_the_first_maximum(
     if x.size:
         np.put_along_axis(want, np.argmax(x, axis, keepdims=True), 1, axis)
     np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("outer", [1, 4])
+def test_running_sums_of_more_columns_than_are_worked_on_side_by_side(
+    compiler: Compiler, outer: int, threads: int
+) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, (outer, 6, 2 * SCANNED + 5))
+    inputs = {"X": x, "A": np.array(1)}
+    group = node_group("CumSum", inputs, {"Y": x.dtype}, constants=("A",))
+    (y,) = run_node(compiler, "search.cum_sum", group, inputs, threads=threads)
+    np.testing.assert_array_equal(y, np.cumsum(x, 1))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from app.kernels.cpu.runtime.compiler import Compiler
 from app.engine.backends.cpu.search import SCANNED
+from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.search import CHUNK
 from tests.harness import assert_close
 from tests.kernels.single_node import node_group, rejection_of, run_node

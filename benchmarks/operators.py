@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from benchmarks.row_operator_rows import ROW_OPERATORS
 from benchmarks.tables import geometric_mean
 
 SAME = 1e-3  # of the maximum of an output; its transforms of lengths that are no powers of two err by 3e-4
+TIES = 1e-4  # of the elements of an output of 8 bits
 OWN = ("numba-cpu", "reference")
 QUANTILE = 0.1  # of the rounds of a runtime
 
@@ -138,9 +139,7 @@ def measured(row: OperatorRow, threads: int, seconds: float, compiler: Compiler)
         program = session.planned(session.tuned(compilation, options, compiler), options)
         peer = onnxruntime_peer(path, threads)
         executor = Executor(program, compiler, cores=cores)
-        difference = max(
-            (d.max_rel for d in compare(peer.run(inputs), executor.run(inputs), 0.0)), default=0.0
-        )
+        difference = difference_of(peer.run(inputs), executor.run(inputs))
         executor.feed(inputs)
         clock = time.thread_time if threads == 1 else time.perf_counter  # other work on the machine
         samples = in_turn([executor.step, bound(path, threads, inputs)], seconds, clock)
@@ -149,6 +148,23 @@ def measured(row: OperatorRow, threads: int, seconds: float, compiler: Compiler)
     rows = [s.choice.implementation for s in program.steps if s.calls]
     is_fallback = any(r.backend != "numba-cpu" for r in rows)
     return Measured(float(ours), float(theirs), tuple(r.name for r in rows), is_fallback, difference)
+
+
+def difference_of(theirs: Mapping[str, object], ours: Mapping[str, object]) -> float:
+    """The largest relative difference of outputs.
+
+    One level of 8 bits counts nothing for few elements: a scaled sum that is a half but for the rounding of
+    float32 goes up or down by the order of the products, in either runtime as often.
+    """
+    rest = {n: v for n, v in theirs.items() if not _are_ties(np.asarray(v), np.asarray(ours[n]))}
+    return max((d.max_rel for d in compare(rest, {n: ours[n] for n in rest}, 0.0)), default=0.0)
+
+
+def _are_ties(theirs: Array, ours: Array) -> bool:
+    if theirs.dtype.kind not in "iu" or theirs.dtype.itemsize > 1 or theirs.shape != ours.shape:
+        return False
+    apart = np.abs(theirs.astype(np.int64) - ours.astype(np.int64))
+    return int(apart.max(initial=0)) <= 1 and int((apart > 0).sum()) <= max(TIES * apart.size, 1)
 
 
 def bound(path: Path, threads: int, inputs: dict[str, Array]) -> Callable[[], object]:

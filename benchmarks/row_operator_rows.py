@@ -21,6 +21,11 @@ def _whole(dtype: Any, *shape: int) -> Make:
     return lambda random: random.integers(-100, 100, shape).astype(dtype)
 
 
+def _flags(n: int) -> Make:
+    """True for three elements in ten."""
+    return lambda random: random.uniform(size=n) < 0.3
+
+
 def _softmax(width: int) -> Rows:
     return (
         *both(f"Softmax of {width}", "Softmax(x)", normal(80, width), normal(4000, width)),
@@ -54,6 +59,24 @@ def _rotary(name: str, attributes: str, kind: str, make: Callable[..., Make]) ->
         return OperatorRow(name, size, node, inputs, tables, {"y": kind}, 23)
 
     return row("small", 2, 4), row("large", 4, 64)
+
+
+def _attention(name: str, attributes: str) -> Rows:
+    def row(size: str, length: int) -> OperatorRow:
+        inputs = {n: normal(1, 4, length, 64) for n in "qkv"}
+        return OperatorRow(name, size, f"Attention {attributes} (q, k, v)", inputs, opset=23)
+
+    return row("small", 10), row("large", 64), row("long", 512)
+
+
+def _transposed_conv(name: str, attributes: str, window: int, grouped: bool = False) -> Rows:
+    def row(size: str, channels: int, extent: int) -> OperatorRow:
+        group = f", group = {channels}" if grouped else ""
+        weights = normal(channels, 1 if grouped else channels, window, window)
+        node = f"ConvTranspose <strides = [2, 2]{attributes}{group}> (x, w)"
+        return OperatorRow(name, size, node, {"x": normal(1, channels, extent, extent)}, {"w": weights})
+
+    return row("small", 8, 5), row("large", 64, 32)
 
 
 ROW_OPERATORS: Rows = (
@@ -101,6 +124,28 @@ ROW_OPERATORS: Rows = (
     *(OperatorRow("ScatterElements along rows", size, "ScatterElements <axis = 1> (x, i, u)",
                   {"x": normal(n, c), "i": below(c, n, c // 5), "u": normal(n, c // 5)})
       for size, n, c in (("small", 10, 30), ("large", 500, 1000))),
+    *_attention("Attention", ""),
+    *_attention("Attention, causal", "<is_causal = 1>"),
+    *_transposed_conv("ConvTranspose 2x2", "", 2),
+    *_transposed_conv("ConvTranspose 4x4", ", pads = [1, 1, 1, 1]", 4),
+    *_transposed_conv("ConvTranspose 4x4, depthwise", ", pads = [1, 1, 1, 1]", 4, grouped=True),
+    *_pairs("Gemm, transposed B", "Gemm <transB = 1> (x, z)", "", ((16, 48), (16, 48)),
+            ((128, 384), (128, 384))),
+    *_pairs("Gemm, transposed A", "Gemm <transA = 1> (x, z)", "", ((48, 16), (48, 16)),
+            ((384, 128), (384, 128))),
+    *both("Exp", "Exp(x)", normal(10, 30), normal(500, 1000)),
+    *both("Hardmax of rows", "Hardmax(x)", normal(10, 30), normal(500, 1000)),
+    *both("ArgMax of rows", "ArgMax <axis = -1> (x)", normal(10, 30), normal(500, 1000), "int64"),
+    *both("CumSum of columns", "CumSum(x, a)", normal(10, 30), normal(500, 1000), constants=_FIRST),
+    *both("Unique of int64", "Unique(x)", _whole(np.int64, 300), _whole(np.int64, 100000), "int64"),
+    *(OperatorRow("Compress of bytes", size, "Compress <axis = 0> (x, c)",
+                  {"x": bytes_of(np.uint8, n, c), "c": _flags(n)}, outputs={"y": "uint8"})
+      for size, n, c in (("small", 20, 30), ("large", 1000, 1000))),
+    *(OperatorRow("ConstantOfShape", size, "ConstantOfShape(s)", {"s": given(shape)})
+      for size, shape in (("small", [10, 30]), ("large", [500, 1000]))),
+    *(OperatorRow("MatMulInteger of bytes", size, "MatMulInteger(x, z)",
+                  {"x": bytes_of(np.uint8, n, k), "z": bytes_of(np.uint8, k, n)}, outputs={"y": "int32"})
+      for size, n, k in (("small", 16, 48), ("large", 128, 384))),
     *both("ReduceSumSquare of float16", "ReduceSumSquare <keepdims = 0> (x, a)", _half(2, 10, 6, 6),
           _half(2, 500, 200, 6), "float16", constants={"a": given([1, 2])}),
 )  # fmt: skip

@@ -60,6 +60,21 @@ def test_a_causal_mask_hides_later_keys(compiler: Compiler, row: str) -> None:
     assert_close(y, definition(a, hidden))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("rows", "keys"), [(70, 70), (150, 1100), (1100, 1100)])
+def test_blocks_of_queries_read_the_keys_that_they_see(
+    compiler: Compiler, rows: int, keys: int, masked: bool, threads: int
+) -> None:
+    a = operands(heads=1, groups=1, rows=rows, keys=keys)
+    bias = np.where(np.tri(rows, keys, dtype=bool), 0, -np.inf)
+    if masked:
+        mask = np.random.default_rng(1).standard_normal((rows, keys)).astype(np.float32)
+        a["mask"], bias = mask, bias + mask
+    (y,) = run_text(compiler, "attention.blocks", body_of(a, "<is_causal = 1>"), a, threads=threads, opset=24)
+    assert_close(y, definition(a, bias))
+
+
 @pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
 @pytest.mark.parametrize("shape", [(9,), (5, 9), (4, 1, 9), (2, 1, 5, 9), (5, 6)])
 @pytest.mark.parametrize("boolean", [True, False])

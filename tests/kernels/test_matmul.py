@@ -210,6 +210,22 @@ def test_matmul_of_other_types(compiler: Compiler, dtype: str) -> None:
         harness.assert_close(found, a @ b, 1e-13)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"), [(9, 16, 33), (40, 3, 20), (40, 37, 150), (40, 700, 5)]
+)
+def test_a_second_operand_with_contiguous_columns_is_turned(
+    compiler: Compiler, rows: int, depth: int, columns: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, dtype, (rows, depth)), random(rng, dtype, (columns, depth))
+    nodes = "y = Gemm <transB = 1> (a, b)"
+    found = run(compiler, "gemm.blocked", nodes, {"a": a, "b": b}, (rows, columns))
+    harness.assert_close(
+        found, (exact(a) @ exact(b).T).astype(dtype), *([1e-13] if dtype == "float64" else [])
+    )
+
+
 ATTRIBUTES = ["", "<transA = 1>", "<transB = 1>", "<transA = 1, transB = 1, alpha = 0.5, beta = -2.0>"]
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
+from app.engine.backends.cpu.search import SCANNED
 from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.search import CHUNK
 from tests.harness import assert_close
 from tests.kernels.single_node import node_group, rejection_of, run_node
 
@@ -15,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize(("op", "function"), [("ArgMax", np.argmax), ("ArgMin", np.argmin)])
-@pytest.mark.parametrize(("shape", "axis"), [((4, 5, 37), -1), ((4, 5, 600), 1), ((9,), 0)])
+@pytest.mark.parametrize(("shape", "axis"), [((4, 5, 37), -1), ((4, 5, 600), 1), ((9,), 0), ((3, 5000), 1)])
 def test_positions_of_extrema_among_equals(
     compiler: Compiler, shape: tuple[int, ...], axis: int, op: str, function: Any, last: int
 ) -> None:
@@ -34,6 +36,28 @@ def test_the_first_nan_is_the_extremum(compiler: Compiler, axis: int) -> None:
     group = node_group("ArgMax", {"X": x}, {"Y": np.int64}, axis=axis, keepdims=0)
     (y,) = run_node(compiler, "search.arg_max", group, {"X": x})
     np.testing.assert_array_equal(y, np.argmax(x, axis))
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int8, np.float16])
+def test_one_extremum_at_any_place_of_a_long_row(compiler: Compiler, dtype: type, op: str, last: int) -> None:
+    n = 2 * CHUNK + 19
+    places = [0, 1, 15, 16, CHUNK - 1, CHUNK, n - 20, n - 19, n - 1]
+    x = np.zeros((len(places), n), dtype)
+    x[range(len(places)), places] = 7 if op == "ArgMax" else -7
+    group = node_group(op, {"X": x}, {"Y": np.int64}, axis=1, keepdims=0, select_last_index=last)
+    (y,) = run_node(compiler, f"search.arg_{op[3:].lower()}", group, {"X": x})
+    np.testing.assert_array_equal(y, places)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_nan_in_a_long_row_is_the_extremum(compiler: Compiler, last: int) -> None:
+    x = np.zeros((2, 3 * CHUNK), np.float32)
+    x[0, [CHUNK + 3, CHUNK + 40, 2 * CHUNK]] = x[1, [5, 7]] = np.nan
+    group = node_group("ArgMax", {"X": x}, {"Y": np.int64}, axis=1, keepdims=0, select_last_index=last)
+    (y,) = run_node(compiler, "search.arg_max", group, {"X": x})
+    np.testing.assert_array_equal(y, [2 * CHUNK, 7] if last else [CHUNK + 3, 5])
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -200,3 +224,15 @@ def test_hardmax_marks_the_first_maximum(
     if x.size:
         np.put_along_axis(want, np.argmax(x, axis, keepdims=True), 1, axis)
     np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("outer", [1, 4])
+def test_running_sums_of_more_columns_than_are_worked_on_side_by_side(
+    compiler: Compiler, outer: int, threads: int
+) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, (outer, 6, 2 * SCANNED + 5))
+    inputs = {"X": x, "A": np.array(1)}
+    group = node_group("CumSum", inputs, {"Y": x.dtype}, constants=("A",))
+    (y,) = run_node(compiler, "search.cum_sum", group, inputs, threads=threads)
+    np.testing.assert_array_equal(y, np.cumsum(x, 1))

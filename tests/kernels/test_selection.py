@@ -76,6 +76,33 @@ def test_many_slices(compiler: Compiler, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, inputs["x"][inputs["c"]])
 
 
+def test_memory_for_many_slices_grows_with_what_a_run_needs(compiler: Compiler, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    x = random.standard_normal((2, 3000, 30)).astype(np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 20]> agraph (float[2,3000,30] x, bool[3000] c) => (float[2,n,30] y) '
+        "{ y = Compress <axis = 1> (x, c) }"
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    session = Session(path, compiler, target=dataclasses.replace(host(), backends=OWN), poison=True)
+    for share in (0.0, 0.2, 0.9, 0.5, 1.0, 0.1):
+        condition = random.uniform(size=3000) < share
+        np.testing.assert_array_equal(session.run({"x": x, "c": condition})["y"], x[:, condition])
+    session.close()
+
+
+@pytest.mark.parametrize(("dtype", "spread"), [(np.int64, 2**62), (np.int64, 100), (np.int32, 2**31 - 1)])
+@pytest.mark.parametrize("n", [0, 1, 300, 5000])
+def test_different_numbers_of_any_spread(
+    compiler: Compiler, tmp_path: Path, n: int, dtype: type, spread: int
+) -> None:
+    x = np.random.default_rng(6).integers(-spread, spread, n).astype(dtype)
+    x[n // 2 :] = x[: n - n // 2]
+    (found,) = selected(compiler, tmp_path, "Unique (x)", {"x": x}, {"y": dtype})
+    np.testing.assert_array_equal(found, np.unique(x))
+
+
 @pytest.mark.parametrize("is_sorted", [0, 1])
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int8, np.uint8])

@@ -60,7 +60,7 @@ def infer(context: ShapeInferenceContext, node: ir.Node) -> None:
         if kind in _TYPES:
             context.set_dtype(output, _TYPES[kind])
             if shape:  # it tells an unknown shape as that of a number
-                context.set_shape(output, ir.Shape([_dimension(d) for d in shape]))
+                context.set_shape(output, ir.Shape([_dimension(context, d) for d in shape]))
 
 
 def group_query_attention(context: ShapeInferenceContext, node: ir.Node) -> None:
@@ -78,7 +78,11 @@ def group_query_attention(context: ShapeInferenceContext, node: ir.Node) -> None
             context.set_shape(output, ir.Shape([*known[:2], max(known[2], int(total.item())), known[3]]))
 
 
-def _dimension(told: int | str | None) -> int | ir.SymbolicDim:
+def _dimension(context: ShapeInferenceContext, told: int | str | None) -> int | ir.SymbolicDim:
+    """An extent, the symbol of one, or a new symbol."""
+    if told is None:
+        unknown: ir.SymbolicDim = context.new_symbolic_dim()
+        return unknown
     return told if isinstance(told, int) else ir.SymbolicDim(told)
 
 

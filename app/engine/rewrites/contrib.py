@@ -323,6 +323,67 @@ def bias_add(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     return [n("Add", n("Add", x, bias), skip)]
 
 
+def of_onnx(*outputs: int, **added: Any) -> Build:
+    """The operator of ONNX with that name, with more attributes; `outputs` are positions of its results."""
+    places = outputs or (0,)
+
+    def build(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+        count = max(places) + 1
+        found = n(node.op_type, *node.inputs, outputs=count, **others(node), **added)
+        return first_of(node, *([found] if count == 1 else [found[i] for i in places]))
+
+    return build
+
+
+def grid_sample(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+    """GridSample of ONNX, whose modes have other names."""
+    mode = graph.attribute(node, "mode", "bilinear").removeprefix("bi")
+    return [n("GridSample", *node.inputs, **others(node, "mode"), mode=mode)]
+
+
+def expand_dims(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Unsqueeze of one axis."""
+    axis = graph.constant(graph.input_at(node, 1))
+    return None if axis is None else [n("Unsqueeze", node.inputs[0], n.constant([int(axis.item())]))]
+
+
+def _single(n: Nodes, value: ir.Value | None) -> Any:
+    """The one element of a value as a number without axes."""
+    return n("Reshape", value, n.constant(np.zeros(0)))
+
+
+def range_of(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """Range, in steps of one if none are given; limits may have an axis."""
+    kind = graph.operand(node, 0).dtype
+    if kind is None:
+        return None
+    step = graph.input_at(node, 2)
+    limits = [_single(n, v) for v in node.inputs[:2]]
+    return [n("Range", *limits, n.constant(1, kind.numpy()) if step is None else _single(n, step))]
+
+
+def pad(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+    """Pad by a list that may be a row."""
+    x, pads = node.inputs[:2]
+    value = graph.input_at(node, 2)
+    filled = None if value is None else _single(n, value)
+    return [n("Pad", x, n("Reshape", pads, n.constant([-1])), filled, **others(node))]
+
+
+def wide_product(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
+    """MatMul of 16-bit integers in int32."""
+    return [n("MatMul", *(n("Cast", v, to=int(ir.DataType.INT32)) for v in node.inputs))]
+
+
+def conv_transpose(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """ConvTranspose, its pads a constant operand."""
+    pads = graph.constant(graph.input_at(node, 2))
+    if pads is None:
+        return None
+    x, w, bias = node.inputs[0], node.inputs[1], graph.input_at(node, 3)
+    return [n("ConvTranspose", x, w, bias, **others(node, "pads"), pads=[int(p) for p in pads])]
+
+
 def rule(name: str, build: Build) -> Callable[[ir.Node], Replacement | None]:
     """A rewrite rule from a function that makes nodes, or none where it does not apply."""
 
@@ -358,6 +419,15 @@ BUILDS: tuple[tuple[str, Build, str], ...] = (
     ("NhwcConv", nhwc_conv, MICROSOFT),
     ("NhwcMaxPool", nhwc_max_pool, MICROSOFT),
     ("BiasAdd", bias_add, MICROSOFT),
+    ("Trilu", of_onnx(), MICROSOFT),
+    ("GatherND", of_onnx(), MICROSOFT),
+    ("Unique", of_onnx(0, 2, 3, sorted=0), MICROSOFT),
+    ("GridSample", grid_sample, MICROSOFT),
+    ("ExpandDims", expand_dims, MICROSOFT),
+    ("Range", range_of, MICROSOFT),
+    ("Pad", pad, MICROSOFT),
+    ("MatMulInteger16", wide_product, MICROSOFT),
+    ("ConvTransposeWithDynamicPads", conv_transpose, MICROSOFT),
 )
 
 

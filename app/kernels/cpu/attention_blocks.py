@@ -10,17 +10,11 @@ arXiv:1805.02867; Dao et al., 2022, "FlashAttention", arXiv:2205.14135.
 """
 
 from dataclasses import dataclass
-from typing import Any
-
-from numba import types
 
 from app.kernels.cpu.attention import AttentionSizes
-from app.kernels.cpu.codegen import memory
-from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.tiles import Shapes
 from app.kernels.cpu.gemm import product_library
-from app.kernels.cpu.nchwc_copy import transposed
 
 # Tiles two vectors wide: heads are 32, 64 or 128 wide more often than not.
 TILES: Shapes = {4: (6, 4, 2, 2), 8: (6, 4, 2, 2), 16: (8, 4, 2, 4)}
@@ -49,20 +43,19 @@ import numpy as np
 from app.kernels.cpu.codegen.inner import njit
 
 from app.kernels.cpu.attention import CLEARED
-from app.kernels.cpu.attention_blocks import turner
 from app.kernels.cpu.recurrent import fill
-from app.kernels.cpu.copies import rows_copier
+from app.kernels.cpu.copies import rows_copier, turner
 from app.kernels.cpu.extrema import maximum
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.sums import fold, inlined, largest
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, RESIDUAL, SCALE
 from app.kernels.cpu.codegen.vectormath import exp_falling32
-from app.kernels.cpu.codegen.vectors import store
+from app.kernels.cpu.codegen.vectors import load_first, splat, store
 from LIBRARY0 import COLUMNS, product
 
 LANES = {lanes}
-turn = turner(LANES, COLUMNS, "{cached}")
+turn = turner("float32", LANES, "{cached}")
 copy_rows = rows_copier("float32", LANES, 1, "{cached}")
 LOWEST, ZERO, ONE = np.float32(-math.inf), np.float32(0), np.float32(1)
 
@@ -77,7 +70,8 @@ def pack_keys(k, k_s, k_d, n, depth, panels):
             for c in range(0, count, LANES):
                 for d in range(0, depth, LANES):
                     e = min(d, depth - LANES)  # the last tile overlaps the one before
-                    turn(at(own, c * k_s + e), k_s, at(panel, e * COLUMNS + c), min(count - c, LANES))
+                    tile = at(panel, e * COLUMNS + c)
+                    turn(at(own, c * k_s + e), k_s, tile, COLUMNS, min(count - c, LANES))
         elif k_s == 1:
             copy_rows(panel, COLUMNS, own, k_d, depth, count)
         else:
@@ -120,6 +114,17 @@ def kept_exponential(total, v, y, top):
 keep_exponentials = fold(kept_exponential, operator.add, (16, 4))
 
 
+@inlined
+def hide(line, visible, wide):
+    # Scores from `visible` on become so low that they do not count; `wide` is a multiple of LANES.
+    none = splat(LOWEST, LANES)
+    begun = visible // LANES * LANES
+    if begun < wide:
+        store(line, begun, load_first(line, begun, visible - begun, none))
+    for j in range(begun + LANES, wide, LANES):
+        store(line, j, none)
+
+
 @local()
 def exponentials(x, n, top):
     # x = exp(x - top); their sum.
@@ -153,11 +158,14 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
         seen = min(keys, past + last) if causal else keys
         for key in range(0, max(seen, 1), block_keys):
             n = max(min(block_keys, seen - key), 0)
-            wide = (n + COLUMNS - 1) // COLUMNS * COLUMNS
             pack_keys(at(keys_, key * k_s), k_s, k_d, n, depth, turned)
             pack_values(at(values, key * v_s), v_s, v_d, n, width, packed)
             for row in range(first, last, block_rows):
                 m = min(block_rows, last - row)
+                near = max(min(n, past + row + m - key), 0) if causal else n  # keys that one of the rows sees
+                if key and near == 0 and key + block_keys < seen:
+                    continue
+                wide = (near + COLUMNS - 1) // COLUMNS * COLUMNS
                 extra, extra_row, flags = bias, 0, SCALE
                 if masked:
                     flags |= RESIDUAL
@@ -166,16 +174,15 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
                         extra, extra_row = bias, block_keys if mask_q else 0
                         for i in range(m if mask_q else 1):
                             line = at(hides, (row + i) * mask_q + key * mask_k)
-                            biased(line, mask_k, mask_length - key, n, at(bias, i * block_keys))
+                            biased(line, mask_k, mask_length - key, near, at(bias, i * block_keys))
                 product(at(queries, row * q_s), False, q_s, q_d, 0, turned, COLUMNS, depth * COLUMNS, depth,
-                        scores, block_keys, m, n, spare, scores, 0, scalars, 0, scalars, extra, extra_row,
+                        scores, block_keys, m, near, spare, scores, 0, scalars, 0, scalars, extra, extra_row,
                         scalars, flags)
                 result = at(output, row * y_s)
                 for i in range(m):
                     line, place = at(scores, i * block_keys), row - first + i
-                    visible = min(n, max(past + row + i + 1 - key, 0)) if causal else n
-                    for j in range(visible, wide):
-                        line[j] = LOWEST
+                    visible = min(near, max(past + row + i + 1 - key, 0)) if causal else near
+                    hide(line, visible, wide)
                     top = largest(line, 0, wide)
                     if key:
                         top = maximum(top, tops[place])
@@ -186,7 +193,7 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
                         total += totals[place] * factor
                         scaled(at(result, i * y_s), width, factor)
                     tops[place], totals[place] = top, total
-                product(scores, False, block_keys, 1, 0, packed, COLUMNS, n * COLUMNS, n, result, y_s, m,
+                product(scores, False, block_keys, 1, 0, packed, COLUMNS, n * COLUMNS, near, result, y_s, m,
                         width, spare, result, y_s, scalars, 0, scalars, scalars, 0, scalars,
                         ACCUMULATE if key else 0)
                 if key + block_keys >= seen:
@@ -223,26 +230,3 @@ def emit(lanes: int, mask: str, cached: str = "float32") -> Sources:
         unpack=AttentionBlocksSizes.unpack(),
     )
     return product_library("float32", lanes, TILES), kernel
-
-
-def turner(lanes: int, y_row: int, source: str = "float32") -> Any:
-    """An intrinsic: turn(x, x_row, y, m) sets y[p * y_row + c] = x[c * x_row + p] for c, p below `lanes`.
-
-    Only m >= 1 rows of x, whose elements are of type `source`, are read; beyond them y becomes what the last
-    one holds.
-    """
-    address, size = types.CPointer(types.float32), types.int64
-
-    def generate(context, builder, _signature, values):
-        x, x_row, y, m = values
-        v = Vectors(builder, "float32", lanes)
-        last = builder.sub(m, number(1))
-        rows = []
-        for c in range(lanes):
-            row = builder.select(builder.icmp_signed("<", number(c), m), number(c), last)
-            rows.append(v.load(v.at(x, builder.mul(row, x_row))))
-        for p, vector in enumerate(transposed(v, rows)):
-            v.store(vector, v.at(y, p * y_row))
-        return context.get_dummy_value()
-
-    return typed(types.void(memory.pointer(source), size, address, size), generate)

@@ -124,3 +124,61 @@ def selector(dtype: str, lanes: int) -> Any:
         return context.get_dummy_value()
 
     return typed(signature, generate)
+
+
+def turner(dtype: str, lanes: int, source: str = "") -> Any:
+    """An intrinsic that turns a tile of x, whose elements may be 16-bit floats (`source`).
+
+    turn(x, x_row, y, y_row, m): y[p * y_row + c] = x[c * x_row + p] for c, p below `lanes`, a power of two
+    from four on. Only m >= 1 rows of x are read; beyond them y becomes what the last one holds.
+    """
+    address, size = types.CPointer(ELEMENTS[dtype][0]), types.int64
+    signature = types.void(memory.pointer(source) if source else address, size, address, size, size)
+
+    def generate(context, builder, _signature, values):
+        x, x_row, y, y_row, m = values
+        v = Vectors(builder, dtype, lanes)
+        last = builder.sub(m, number(1))
+        rows = []
+        for c in range(lanes):
+            row = builder.select(builder.icmp_signed("<", number(c), m), number(c), last)
+            rows.append(v.load(v.at(x, builder.mul(row, x_row))))
+        for p, vector in enumerate(transposed(v, rows)):
+            v.store(vector, v.at(y, builder.mul(number(p), y_row)))
+        return context.get_dummy_value()
+
+    return typed(signature, generate)
+
+
+def transposed(v: Vectors, rows: list[Any]) -> list[Any]:
+    """The transpose of a square tile of as many vectors as they have lanes, a power of two.
+
+    Groups of four become groups of four within 128 bits, which are then exchanged pairwise.
+    """
+    lanes = v.lanes
+
+    def shuffle(a: Any, b: Any, picked: list[int]) -> Any:
+        return v.b.shuffle_vector(a, b, ll.Constant(ll.VectorType(I32, lanes), picked))
+
+    def unpack(a: Any, b: Any, width: int, upper: int) -> Any:
+        """Elements of `width` of a and b in turn, from the lower or upper half of each 128 bits."""
+        turns = [i % 4 // width for i in range(lanes)]
+        place = [i // 4 * 4 + upper * 2 + t // 2 * width + i % width for i, t in enumerate(turns)]
+        return shuffle(a, b, [p + t % 2 * lanes for p, t in zip(place, turns)])
+
+    out = list(rows)
+    for g in range(0, lanes, 4):
+        a, b, c, d = rows[g : g + 4]
+        ab = [unpack(a, b, 1, upper) for upper in (0, 1)]
+        cd = [unpack(c, d, 1, upper) for upper in (0, 1)]
+        out[g : g + 4] = [unpack(p, q, 2, upper) for p, q in zip(ab, cd) for upper in (0, 1)]
+    distance = 4
+    while distance < lanes:
+        first = [k if not k & distance else k - distance + lanes for k in range(lanes)]
+        second = [k + distance if not k & distance else k + lanes for k in range(lanes)]
+        for i in range(lanes):
+            if not i & distance:
+                a, b = out[i], out[i + distance]
+                out[i], out[i + distance] = shuffle(a, b, first), shuffle(a, b, second)
+        distance *= 2
+    return out

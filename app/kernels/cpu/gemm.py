@@ -270,6 +270,15 @@ def row_products(a, b, y, offsets, k, n, a_k, b_row, width, begin, end):
 # Where operands of a recipe begin for row r of the block: by their name, the offset.
 PLACES = {"same": "place + r * n", "channel": "j", "row": "batch * m + i + r", "scalar": "0"}
 
+# Tiles of a second operand whose columns are contiguous.
+_TURNED = """\
+    elif b_row == 1 and k >= LANES:
+        for j in range(0, n, LANES):
+            for p in range(0, k, LANES):
+                q = min(p, k - LANES)  # the last tile overlaps the one before
+                turn(at(b, q + j * b_column), b_column, at(out, q * out_row + j), out_row, min(n - j, LANES))\
+"""
+
 _PACK = """
 @njit(error_model="numpy", boundscheck=False)
 def pack(b, b_row, b_column, k, n, out, out_row):
@@ -277,6 +286,7 @@ def pack(b, b_row, b_column, k, n, out, out_row):
     if b_column == 1:
         for p in range(k):
             copy(at(out, p * out_row), at(b, p * b_row), 0, n, n)
+{turned}
     else:
         for p in range(k):
             for j in range(n):
@@ -363,7 +373,8 @@ def emit(
     places = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))
     scaled = dtype == SCALED_PAIRS  # in chunks, each with scales behind it
     offline = scaled or dtype == FIXED_POINT or dtype in HALF_RIGHTS  # b is always panels
-    kernel = ("" if offline else _PACK) + _MATMUL.format(
+    turned = _TURNED if lanes_of(dtype, lanes) % 4 == 0 else ""
+    kernel = ("" if offline else _PACK.format(turned=turned)) + _MATMUL.format(
         unpack=GemmSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
@@ -376,11 +387,13 @@ def emit(
     )
     head = (
         "from app.kernels.cpu.codegen.inner import njit\n"
-        "from app.kernels.cpu.copies import copier\n"
+        "from app.kernels.cpu.copies import copier, turner\n"
         "from app.kernels.cpu.codegen.generator import at\n"
         "from app.kernels.cpu.codegen.tiles import ACCUMULATE\n"
         "from LIBRARY0 import COLUMNS, ROWS, STEP, TAIL, product\n"
-        f'copy = copier("{element(dtype)}", {lanes_of(dtype, lanes)}, 1)\n'
+        f"LANES = {lanes_of(dtype, lanes)}\n"
+        f'copy = copier("{element(dtype)}", LANES, 1)\n'
+        + (f'turn = turner("{element(dtype)}", LANES)\n' if turned else "")
     )
     advances = tuple((FIXED if place in ("row", "scalar") else ALONG, kind) for place, kind in operands)
     tiled = dtype == TILED_BFLOATS

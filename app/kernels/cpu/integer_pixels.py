@@ -16,10 +16,10 @@ from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS, QUADS, TWO_VECTORS, Shapes
+from app.kernels.cpu.copies import transposed
 from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.integer_products import CONV_PLACES
-from app.kernels.cpu.nchwc_copy import transposed
 from app.kernels.expressions import Recipe
 
 FEW = 4  # channels of pixels that are gathered 16 at once

@@ -7,10 +7,10 @@ registers of channels, which are copied as they are.
 
 from typing import Any
 
-import llvmlite.ir as ll
 from numba import types
 
-from app.kernels.cpu.codegen.instructions import I32, Vectors, number, typed
+from app.kernels.cpu.codegen.instructions import Vectors, number, typed
+from app.kernels.cpu.copies import transposed
 
 _SOURCE = """\
 from app.kernels.cpu.codegen.inner import njit
@@ -49,40 +49,6 @@ _FEW_BLOCK = """\
 _FEW_UNBLOCK = """\
                 for c in range(count):
                     y[rows + c * pixels + i] = x[vectors + i * LANES + c]"""
-
-
-def transposed(v: Vectors, rows: list[Any]) -> list[Any]:
-    """The transpose of a square tile of as many vectors as they have lanes, a power of two.
-
-    Groups of four become groups of four within 128 bits, which are then exchanged pairwise.
-    """
-    lanes = v.lanes
-
-    def shuffle(a: Any, b: Any, picked: list[int]) -> Any:
-        return v.b.shuffle_vector(a, b, ll.Constant(ll.VectorType(I32, lanes), picked))
-
-    def unpack(a: Any, b: Any, width: int, upper: int) -> Any:
-        """Elements of `width` of a and b in turn, from the lower or upper half of each 128 bits."""
-        turns = [i % 4 // width for i in range(lanes)]
-        place = [i // 4 * 4 + upper * 2 + t // 2 * width + i % width for i, t in enumerate(turns)]
-        return shuffle(a, b, [p + t % 2 * lanes for p, t in zip(place, turns)])
-
-    out = list(rows)
-    for g in range(0, lanes, 4):
-        a, b, c, d = rows[g : g + 4]
-        ab = [unpack(a, b, 1, upper) for upper in (0, 1)]
-        cd = [unpack(c, d, 1, upper) for upper in (0, 1)]
-        out[g : g + 4] = [unpack(p, q, 2, upper) for p, q in zip(ab, cd) for upper in (0, 1)]
-    distance = 4
-    while distance < lanes:
-        first = [k if not k & distance else k - distance + lanes for k in range(lanes)]
-        second = [k + distance if not k & distance else k + lanes for k in range(lanes)]
-        for i in range(lanes):
-            if not i & distance:
-                a, b = out[i], out[i + distance]
-                out[i], out[i + distance] = shuffle(a, b, first), shuffle(a, b, second)
-        distance *= 2
-    return out
 
 
 def _signature() -> Any:

@@ -120,7 +120,7 @@ _HEAD = """\
 import math
 
 import numpy as np
-from numba import int64
+from numba import int32, int64
 
 from app.kernels.cpu.extrema import like
 from app.kernels.cpu.sampling import (
@@ -302,6 +302,7 @@ def kernel(
     low0 = high0 = low1 = high1 = one
     points = height * width
     taps = kh * kw
+    inverse = 1.0 / width
     for unit in range(begin, end):
         start = unit % blocks * {BLOCK}
         tap = unit // blocks % taps
@@ -313,8 +314,9 @@ def kernel(
             point = start + i
             entry = table + i
             at = (group * taps + tap) * 2 * points + point
-            v0 = like(one, point // width * sh + row) + offset[at]
-            v1 = like(one, point % width * sw + column) + offset[at + points]
+            line = int32((int32(point) + 0.5) * inverse)  # point // width, which there are no vectors of
+            v0 = like(one, int32(line * sh + row)) + offset[at]
+            v1 = like(one, int32((point - line * width) * sw + column)) + offset[at + points]
             scale = {scale}
 {coordinates}
 {taps}

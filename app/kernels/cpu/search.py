@@ -12,14 +12,16 @@ from numba.extending import intrinsic
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.vectors import load, splat
 
-LANES = 16  # neighbours that are compared with the worst of the largest at once
-CHUNK = 128  # elements of which only the extremum is taken before the best chunk is searched
+LANES = 16  # neighbours that are compared with a number at once
+CHUNK = 2048  # elements of which only the extremum is taken before the best chunk, still in L1, is searched
+FEW = 8  # largest elements that are kept in order, and not as a heap
 _STEPS = {"sum": (0, "+"), "prod": (1, "*")}  # of a scan: what it starts from, and its operation
 
 _ARG_ROWS = """\
 from app.kernels.cpu.codegen.inner import njit
 
 from app.kernels.cpu.extrema import maximum, minimum
+from app.kernels.cpu.search import place_of
 
 
 @njit
@@ -40,13 +42,7 @@ def kernel(x, y, n, begin, end):
             if {better}:
                 b = v
                 where = c
-        found = where
-        for i in range(where, min(where + {CHUNK}, n)):
-            v = x[at + i]
-            if v == b or (v != v and b != b):
-                found = i
-                {leave}
-        y[row] = found
+        y[row] = place_of(b, x, at + where, at + min(where + {CHUNK}, n), {last}) - at
 """
 
 _ARG_COLUMNS = """\
@@ -86,7 +82,7 @@ def arg_rows(op: str, last: bool) -> str:
     return _ARG_ROWS.format(
         function={"max": "maximum", "min": "minimum"}[op],
         better=_better(op, last),
-        leave="continue" if last else "break",
+        last=last,
         CHUNK=CHUNK,
     )
 
@@ -254,8 +250,8 @@ def _sift(y, indices, at, inner, root, size, largest):
         root = child
 
 
-def _lanes_not(sign):
-    """Intrinsic for the lanes, as bits of a number, of which `v sign w` does not hold: NaN among them."""
+def _lanes(sign, *, negated):
+    """Intrinsic for the lanes, as bits, of which `v sign w` holds, or does not; with NaN it does not hold."""
 
     @intrinsic
     def bits(_context, v, w):
@@ -264,25 +260,64 @@ def _lanes_not(sign):
                 compare = builder.fcmp_ordered
             else:
                 compare = builder.icmp_signed if v.dtype.signed else builder.icmp_unsigned
-            unlike = builder.not_(compare(sign, *values))
-            return builder.zext(builder.bitcast(unlike, ll.IntType(v.lanes)), ll.IntType(64))
+            found = compare(sign, *values)
+            found = builder.not_(found) if negated else found
+            return builder.zext(builder.bitcast(found, ll.IntType(v.lanes)), ll.IntType(64))
 
         return types.int64(v, w), generate
 
     return bits
 
 
-_not_at_most, _not_at_least = _lanes_not("<="), _lanes_not(">=")
+_not_at_most, _not_at_least = _lanes("<=", negated=True), _lanes(">=", negated=True)
+_equal = _lanes("==", negated=False)
 
 
-@intrinsic
-def _first_bit(_context, bits):
-    """Number of the lowest bit that is set; one is."""
+def _end_bit(name):
+    """Intrinsic for the number of zeros below the lowest bit that is set, or above the highest; one is."""
 
-    def generate(_context, builder, _signature, values):
-        return builder.cttz(values[0], ll.Constant(ll.IntType(1), 1))
+    @intrinsic
+    def zeros(_context, bits):
+        def generate(_context, builder, _signature, values):
+            return getattr(builder, name)(values[0], ll.Constant(ll.IntType(1), 1))
 
-    return types.int64(types.int64), generate
+        return types.int64(types.int64), generate
+
+    return zeros
+
+
+_first_bit, _zeros_above = _end_bit("cttz"), _end_bit("ctlz")
+
+
+@njit
+def place_of(b, x, start, stop, last):
+    """The first, or the last, i from start to stop with x[i] = b; NaN is equal to NaN. There is one."""
+    found = start
+    if b != b:
+        for i in range(start, stop):
+            if x[i] != x[i]:
+                found = i
+                if not last:
+                    break
+        return found
+    whole = (stop - start) // LANES * LANES
+    if last:
+        for i in range(stop - 1, start + whole - 1, -1):
+            if x[i] == b:
+                return i
+        for i in range(start + whole - LANES, start - 1, -LANES):
+            bits = _equal(load(x, i, LANES), splat(b, LANES))
+            if bits:
+                return i + 63 - _zeros_above(bits)
+        return found
+    for i in range(start, start + whole, LANES):
+        bits = _equal(load(x, i, LANES), splat(b, LANES))
+        if bits:
+            return i + _first_bit(bits)
+    for i in range(start + whole, stop):
+        if x[i] == b:
+            return i
+    return found
 
 
 @njit
@@ -298,33 +333,56 @@ def _candidates(x, at, n, worst, largest):
     return found
 
 
+@njit
+def _insert(v, i, y, indices, at, inner, size, largest):
+    """Put (v, i) among the first `size` elements, which are in order; the last of as many and one is lost."""
+    j = at + size * inner
+    while j > at and _before(v, i, y[j - inner], indices[j - inner], largest):
+        y[j], indices[j] = y[j - inner], indices[j - inner]
+        j -= inner
+    y[j], indices[j] = v, i
+
+
+@njit
+def _take(v, i, y, indices, at, inner, k, is_few, largest):
+    """Put (v, i), which comes before the worst, in its place; the worst of the elements that are left."""
+    if is_few:
+        _insert(v, i, y, indices, at, inner, k - 1, largest)
+        return y[at + (k - 1) * inner]
+    y[at], indices[at] = v, i
+    _sift(y, indices, at, inner, 0, k, largest)
+    return y[at]
+
+
 def top_k(x, y, indices, n, k, inner, largest, begin, end):
     """The k largest or smallest elements along the middle axis, in order; of equals the first ones.
 
-    x: T[outer, n, inner]; y: T[outer, k, inner]; indices: int64 as y. A heap of the k best so far
-    grows in the outputs, its root the worst of them; vectors of neighbours without a better one are passed
-    over. Units are outer * inner.
+    x: T[outer, n, inner]; y: T[outer, k, inner]; indices: int64 as y. The k best so far grow in the outputs:
+    in order if they are few, else as a heap, its root the worst of them; vectors of neighbours without a
+    better one are passed over. Units are outer * inner.
     """
     if k == 0:
         return
+    is_few = k <= FEW
     for unit in range(begin, end):
         column = unit % inner
         source = unit // inner * n * inner + column
         at = unit // inner * k * inner + column
         for i in range(k):
-            y[at + i * inner] = x[source + i * inner]
-            indices[at + i * inner] = i
-        for i in range(k // 2):
+            if is_few:
+                _insert(x[source + i * inner], i, y, indices, at, inner, i, largest)
+            else:
+                y[at + i * inner] = x[source + i * inner]
+                indices[at + i * inner] = i
+        for i in range(0 if is_few else k // 2):
             _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
-        worst = y[at]
+        root = at + (k - 1) * inner if is_few else at
+        worst = y[root]
         for i in range(k, n if inner > 1 else k):
             v = x[source + i * inner]
             is_after = v <= worst if largest else v >= worst
-            if not is_after and _before(v, i, worst, indices[at], largest):
-                y[at] = v
-                indices[at] = i
-                _sift(y, indices, at, inner, 0, k, largest)
-                worst = y[at]
+            if not is_after and _before(v, i, worst, indices[root], largest):
+                worst = _take(v, i, y, indices, at, inner, k, is_few, largest)
         for low in range(k, n if inner == 1 else k, LANES):
             left = _candidates(x, source + low, min(LANES, n - low), worst, largest)
             while left:
@@ -332,12 +390,9 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
                 left &= left - 1
                 v = x[source + i]
                 # The earlier one of equals stays; the worst may be another by now.
-                if _before(v, i, worst, indices[at], largest):
-                    y[at] = v
-                    indices[at] = i
-                    _sift(y, indices, at, 1, 0, k, largest)
-                    worst = y[at]
-        for size in range(k - 1, 0, -1):
+                if _before(v, i, worst, indices[root], largest):
+                    worst = _take(v, i, y, indices, at, 1, k, is_few, largest)
+        for size in range(0 if is_few else k - 1, 0, -1):
             c = at + size * inner
             v, i = y[at], indices[at]
             y[at], indices[at] = y[c], indices[c]

@@ -104,7 +104,7 @@ def prefix(x, count, y, shape, whole, axis, rank, outer, inner, begin, end):
 _UNIQUE = """\
 from numba import uint64
 
-from app.kernels.cpu.radix import BUCKETS, DIGIT, order_of
+from app.kernels.cpu.radix import DIGIT, FEW, NARROW, order_of
 
 
 def kernel(
@@ -112,19 +112,27 @@ def kernel(
 ):
     for _ in range(begin, end):
         width, order = outer * inner, inverse  # positions in order; `inverse` is made of them last
+        digit = NARROW if n < FEW else DIGIT
+        size = 1 << digit
         for i in range(n):
             order[i] = i
         for w in range(width - 1, -1, -1):
             # From the last element of a slice to the first, each from its lowest digit: stable passes.
             at = w // inner * n * inner + w % inner
-            for shift in range(0, {bits}, DIGIT):
-                for b in range(BUCKETS):
+            lowest, highest = ~uint64(0), uint64(0)
+            for i in range(n):
+                key = order_of(uint64(x[at + i * inner]), {signed}, {floating}, {bits})
+                lowest, highest = min(lowest, key), max(highest, key)
+            for shift in range(0, {bits}, digit):
+                if not (highest - lowest) >> uint64(shift):
+                    break
+                for b in range(size):
                     histogram[b] = 0
                 for i in range(n):
-                    key = uint64(order_of(uint64(x[at + i * inner]), {signed}, {floating}, {bits}))
-                    histogram[(key >> uint64(shift)) & uint64(BUCKETS - 1)] += 1
+                    key = order_of(uint64(x[at + i * inner]), {signed}, {floating}, {bits}) - lowest
+                    histogram[(key >> uint64(shift)) & uint64(size - 1)] += 1
                 total, largest = 0, 0
-                for b in range(BUCKETS):
+                for b in range(size):
                     held = histogram[b]
                     largest = max(largest, held)
                     histogram[b] = total
@@ -133,8 +141,8 @@ def kernel(
                     continue
                 for i in range(n):
                     p = order[i]
-                    key = uint64(order_of(uint64(x[at + p * inner]), {signed}, {floating}, {bits}))
-                    b = (key >> uint64(shift)) & uint64(BUCKETS - 1)
+                    key = order_of(uint64(x[at + p * inner]), {signed}, {floating}, {bits}) - lowest
+                    b = (key >> uint64(shift)) & uint64(size - 1)
                     spare[histogram[b]] = p
                     histogram[b] += 1
                 for i in range(n):
@@ -190,7 +198,8 @@ def unique(signed: bool, floating: bool, bits: int) -> str:
 
     x: uint[outer, n, inner], the bits of the elements; values: uint[outer, groups, inner] of the first slices
     of the groups; first, inverse, counts, spare: int64[n]; histogram: int64[BUCKETS]. A radix sort, by the
-    elements of a slice from the last one to the first; equal ones keep their order.
+    elements of a slice from the last one to the first, less the lowest of their place; equal ones keep their
+    order.
     """
     return _UNIQUE.format(signed=signed, floating=floating, bits=bits)
 

@@ -125,6 +125,48 @@ SIMPLE: list[tuple[str, dict[str, Any], str]] = [
         {"x": ("f", 3, 8), "W": ("f", 5, 8), "B": ("f", 5)},
         "float y",
     ),
+    ("y = com.microsoft.Trilu<upper = 0>(x)", {"x": X}, "float y"),
+    ("y = com.microsoft.Trilu(x, K)", {"x": X, "K": np.array(-2)}, "float y"),
+    ("y = com.microsoft.GatherND(x, i)", {"x": ("f", 3, 5, 24), "i": ("l", 4, 2)}, "float y"),
+    ("y, i, c = com.microsoft.Unique(x)", {"x": np.float32([2, 1, 2, 5, 1])}, "float y, int64 i, int64 c"),
+    *(
+        (
+            f'y = com.microsoft.GridSample<mode = "{mode}", padding_mode = "{padding}">(x, g)',
+            {"x": ("f", 1, 2, 6, 7), "g": ("f", 1, 3, 4, 2)},
+            "float y",
+        )
+        for mode in ("bilinear", "nearest", "bicubic")
+        for padding in ("zeros", "border")
+    ),
+    ("y = com.microsoft.GridSample(x, g)", {"x": ("f", 1, 2, 6, 7), "g": ("f", 1, 3, 4, 2)}, "float y"),
+    ("y = com.microsoft.ExpandDims(x, A)", {"x": X, "A": np.array(-1, np.int32)}, "float y"),
+    ("y = com.microsoft.ExpandDims(x, A)", {"x": X, "A": np.array(1, np.int32)}, "float y"),
+    (
+        "y = com.microsoft.Range(a, b, c)",
+        {"a": np.float32([1]), "b": np.float32([9]), "c": np.float32([1.5])},
+        "float y",
+    ),
+    ("y = com.microsoft.Range(a, b)", {"a": np.array([2]), "b": np.array([7])}, "int64 y"),
+    (
+        "y = com.microsoft.Pad(x, p, v)",
+        {"x": ("f", 3, 4), "p": np.array([[1, 0, 2, 1]]), "v": np.float32([3])},
+        "float y",
+    ),
+    (
+        'y = com.microsoft.Pad<mode = "reflect">(x, p)',
+        {"x": ("f", 3, 4), "p": np.array([1, 0, 2, 1])},
+        "float y",
+    ),
+    (
+        "y = com.microsoft.MatMulInteger16(x, w)",
+        {"x": np.arange(-20, 4, dtype=np.int16).reshape(4, 6) * 999, "w": np.int16(np.arange(6)[:, None])},
+        "int32 y",
+    ),
+    (
+        "y = com.microsoft.ConvTransposeWithDynamicPads<strides = [2, 2]>(x, W, P)",
+        {"x": ("f", 1, 3, 4, 5), "W": ("f", 3, 2, 3, 3), "P": np.array([1, 0, 1, 1])},
+        "float y",
+    ),
 ]
 
 

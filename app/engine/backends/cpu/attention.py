@@ -29,6 +29,7 @@ PACKED = 8  # the same of an element of keys and values
 BLOCK_KEYS = 512  # whose packed elements stay in the second cache, with the scores
 SCORE_BYTES = 128 * 1024  # of a block of scores
 LARGEST_BLOCK = 96  # queries
+CAUSAL_TILES = 4  # of queries in a block, where the keys that its last one sees are all that is computed
 
 
 def _rejection(group: Group) -> str | None:
@@ -239,7 +240,8 @@ def _sizes(core: Core, context: PlanningContext) -> AttentionBlocksSizes:
     ):
         parts += 1
     part_rows = -(-rows // parts)
-    most = max(min(SCORE_BYTES // (4 * block_keys), LARGEST_BLOCK), 1)
+    largest_block = CAUSAL_TILES * TILES[lanes][0] if core.causal else LARGEST_BLOCK
+    most = max(min(SCORE_BYTES // (4 * block_keys), largest_block), 1)
     block_rows = blocking.balanced(part_rows, most, TILES[lanes][0])
 
     def lines(elements: int) -> int:

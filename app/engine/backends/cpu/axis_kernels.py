@@ -67,14 +67,14 @@ def first_over_first(group: Group, _context: PlanningContext) -> tuple[tuple[ir.
     return ((x, y),) if group.anchor.inputs.count(x) == 1 and type_name(x) == type_name(y) else ()
 
 
-def blocks_of(inner: int) -> int:
-    """Blocks of COLUMNS neighbours that an innermost axis has."""
-    return -(-inner // COLUMNS)
+def blocks_of(inner: int, columns: int = COLUMNS) -> int:
+    """Blocks of so many neighbours that an innermost axis has."""
+    return -(-inner // columns)
 
 
-def columns_of(dtype: str) -> Operand:
+def columns_of(dtype: str, columns: int = COLUMNS) -> Operand:
     """Scratch for one block of columns per thread."""
-    return f"{dtype}*", Workspace(COLUMNS * np.dtype(dtype).itemsize, per_thread=True)
+    return f"{dtype}*", Workspace(columns * np.dtype(dtype).itemsize, per_thread=True)
 
 
 def rows_or_columns(

@@ -31,6 +31,7 @@ from app.kernels.cpu import radix
 
 _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
 _SCANS = {"CumSum": "sum", "CumProd": "prod"}
+SCANNED = 1024  # neighbours of a scan: it goes through rows one after the other, of pages as long as that
 _takes_ordered = takes(*ORDERED, *HALVES)
 
 
@@ -59,7 +60,7 @@ def _scan_rejection(group: Group, _context: PlanningContext) -> str | None:
     return None if graph.elements(axis) == 1 else f"{graph.elements(axis)} axes"
 
 
-def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+def _lower_scan(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, y, axis = first_input(group), first_output(group), graph.operand(group.anchor, 1)
     wide = "float64" if computed(x).startswith("float") else type_name(x)
     flags = tuple(int(graph.attribute(group.anchor, name, 0)) for name in ("exclusive", "reverse"))
@@ -70,8 +71,9 @@ def _lower_scan(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     if inner == 1:
         operands: Operands = (*of_values(x, y), n, *flags)
         return (kernel_call("app.kernels.cpu.search:scan_rows", operands, outer, (_SCANS[group.op], wide)),)
-    blocks = blocks_of(inner)
-    operands = (*of_values(x, y), columns_of(wide), COLUMNS, n, inner, blocks, *flags)
+    columns = SCANNED if outer * blocks_of(inner, SCANNED) >= context.threads else COLUMNS
+    blocks = blocks_of(inner, columns)
+    operands = (*of_values(x, y), columns_of(wide, columns), columns, n, inner, blocks, *flags)
     return (typed_call("app.kernels.cpu.search:scan", operands, outer * blocks, (_SCANS[group.op],)),)
 
 
@@ -88,8 +90,8 @@ def _scan_along(
         *of_values(x, y, axis),
         ("int64*", Constant(np.array(shape, np.int64))),
         ("int64*", beyond),
-        columns_of(wide),
-        *(COLUMNS, len(shape), *flags),
+        columns_of(wide, SCANNED),
+        *(SCANNED, len(shape), *flags),
     )
     return typed_call("app.kernels.cpu.search:scan_along", operands, 1, (_SCANS[group.op],))
 

@@ -18,7 +18,7 @@ from app.engine.core.calls import Call, HostCall
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, Lower, PlanningContext, Rejection
 from app.kernels.cpu import radix, selection
-from app.kernels.cpu.runtime.compiler import Request
+from app.kernels.cpu.runtime.compiler import Request, with_numbers
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Run: TypeAlias = Callable[[Sequence[object | None]], list[object]]
@@ -129,14 +129,16 @@ def prepare_nonzero(_node: ir.Node, kernels: Kernels) -> Run:
         most = rank * x.size + 1
         scratch = np.empty(most if most <= SCRATCH else 0, np.int64)
         numbers = place, address(scratch), address(found), address(shape), rank, -1, rows, columns, 0, 1
+        at_once = with_numbers(write, numbers)
+        counted = with_numbers(count, (place, numbers[2], x.size, 0, 1))
 
         def few() -> list[object]:
-            write(*numbers)
+            at_once()
             places = found.item()
             return [scratch[: x.ndim * places].reshape(x.ndim, places)]
 
         def many() -> list[object]:
-            count(place, numbers[2], x.size, 0, 1)
+            counted()
             places = found.item()
             y = np.empty(rank * places + 1, np.int64)
             write(place, address(y), *numbers[2:5], places, *numbers[6:])
@@ -165,28 +167,32 @@ def prepare_compress(node: ir.Node, kernels: Kernels) -> Run:
         found = np.zeros(1, np.int64)
         before, n, after = _around(x, axis)
         limit = min(condition.size, n)
-        chosen = np.empty(limit + 1, np.int64)
-        scratch = np.empty(x.size if x.size <= SCRATCH else 0, x.dtype)
+        chosen, y = np.empty(limit + 1, np.int64), np.empty(0, x.dtype)
         outer, inner = math.prod(before), math.prod(after)
         numbers = address(chosen), address(found), limit, outer, n, inner, 0, 1
-        head = address(x), address(condition)
-        known = (*head, address(scratch), *numbers)
-        front = scratch.reshape(n, *after) if outer == 1 and scratch.size == x.size else None
+        counted = with_numbers(count, (address(condition), numbers[1], limit, 0, 1))
+        take = counted
+        slices, is_front = y, outer == 1 and not before
 
-        def few() -> list[object]:
-            write(*known)
+        def hold(taken: int) -> None:
+            nonlocal y, slices, take
+            y = np.empty(outer * taken * inner, x.dtype)
+            slices = y.reshape(taken, *after) if is_front else y
+            take = with_numbers(write, (address(x), address(condition), address(y), *numbers))
+
+        def call() -> list[object]:
+            if y.size < x.size:  # there may be more than there is memory for
+                counted()
+                if y.size < outer * found.item() * inner:
+                    hold(found.item())
+            take()
             taken = found.item()
-            if front is not None and not before:
-                return [front[:taken]]
-            return [scratch[: outer * taken * inner].reshape(*before, taken, *after)]
+            if is_front:
+                return [slices[:taken]]
+            return [y[: outer * taken * inner].reshape(*before, taken, *after)]
 
-        def many() -> list[object]:
-            count(head[1], numbers[1], limit, 0, 1)
-            y = np.empty((*before, found.item(), *after), x.dtype)
-            write(*head, address(y), *numbers)
-            return [y]
-
-        return (few if scratch.size else many), (x, condition, chosen, scratch, found)
+        hold(n if x.size <= SCRATCH else 0)
+        return call, (x, condition, chosen, found)
 
     return bound(bind)
 
@@ -222,10 +228,10 @@ def prepare_unique(node: ir.Node, kernels: Kernels) -> Run:
         first, inverse, counts, spare = (np.empty(n, np.int64) for _ in range(4))
         slices = np.empty(x.size, x.dtype)
         scratch = (x, slices, first, inverse, counts, spare, histogram, found)
-        numbers = (*map(address, scratch), outer, n, inner, is_sorted, 0, 1)
+        sort = with_numbers(write, (*map(address, scratch), outer, n, inner, is_sorted, 0, 1))
 
         def call() -> list[object]:
-            write(*numbers)
+            sort()
             groups = found.item()
             y = slices[: outer * groups * inner].reshape(*before, groups, *after)
             results = (y, first[:groups], inverse, counts[:groups])
@@ -261,18 +267,19 @@ def prepare_suppress(node: ir.Node, kernels: Kernels) -> Run:
         head = [address(a) for a in (boxes, scores, most, limit, least, valid)]
         tail = int(limits[1] is not None), center, 0, 1
         cap, y, kept = -1, np.empty((0, 3), np.int64), np.empty(0, np.float32)
-        numbers: tuple[int, ...] = ()
+        suppress: Callable[[], None] = lambda: None  # noqa: E731  # until there is memory for boxes
 
         def take(boxes_: int) -> None:
-            nonlocal cap, y, kept, numbers
+            nonlocal cap, y, kept, suppress
             cap, y = boxes_, np.empty((batch * classes * boxes_, 3), np.int64)
             kept = np.empty(kept_floats(boxes_), np.float32)
-            numbers = (*head, *map(address, (y, found, heap, kept)), batch, classes, n, cap, *tail)
+            scratch = map(address, (y, found, heap, kept))
+            suppress = with_numbers(write, (*head, *scratch, batch, classes, n, cap, *tail))
 
         def call() -> list[object]:
             if cap < n and cap < (allowed := min(max(most.item(), 0), n)):
                 take(allowed)
-            write(*numbers)
+            suppress()
             return [y[: found.item()]]
 
         take(n if batch * classes * n <= SCRATCH else 0)

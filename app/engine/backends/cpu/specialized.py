@@ -31,7 +31,7 @@ from app.engine.operators.specialized import PARAMETERS, specialized
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.engine.types.errors import KernelError, OperandError
 from app.engine.types.target import find
-from app.kernels.cpu.runtime.compiler import Request
+from app.kernels.cpu.runtime.compiler import Request, with_numbers
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Operands: TypeAlias = list[Array | None]
@@ -437,12 +437,12 @@ class _Bound:
     told: Sequence[bytes]  # parameters
     arrays: Sequence[Array | None]
     results: tuple[Array, ...]
-    rows: tuple[tuple[Callable[..., None], tuple[int, ...]], ...]
+    rows: tuple[Callable[[], None], ...]
     kept: Sequence[Array]
 
     def run(self) -> list[object]:
-        for function, numbers in self.rows:
-            function(*numbers)
+        for call in self.rows:
+            call()
         return list(self.results)
 
     @classmethod
@@ -479,7 +479,7 @@ class _Bound:
             numbers = (*map(number, call.arguments), 0, call.units, *(0,) * call.takes_thread)
             if call.request not in functions:
                 raise KernelError(f"{lowered.group.name!r} needs {call.kernel}, which no probe has asked for")
-            rows.append((functions[call.request], numbers))
+            rows.append(with_numbers(functions[call.request], numbers))
         return cls(told, arrays, results, tuple(rows), tuple(places.values()))
 
 

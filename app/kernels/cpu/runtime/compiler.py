@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,11 @@ class CompiledKernel:
         """The kernel as a function of addresses and numbers, then begin and end; it releases the GIL."""
         numbers = self.arity + 2 + self.takes_thread
         return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * numbers)(self.address)
+
+
+def with_numbers(function: Callable[..., None], numbers: Sequence[int]) -> Callable[[], None]:
+    """A `CompiledKernel.function` with its arguments, which ctypes converts once and not in every call."""
+    return functools.partial(function, *map(ctypes.c_int64, numbers))
 
 
 def symbol_of(request: Request) -> str:

@@ -20,7 +20,8 @@ from app.kernels.cpu.codegen.instructions import I32, Vectors, number, repeat, t
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRS
-from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.expressions import Recipe
 
 REGISTERS = {4: 8, 8: 8, 16: 16}  # of sums, by lanes

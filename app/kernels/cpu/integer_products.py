@@ -12,8 +12,9 @@ from app.kernels.cpu import integer_tiles
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS, TILE_DOTS
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED
 from app.kernels.cpu.gemm import product_library
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.expressions import Recipe
 
 _HEAD = """\

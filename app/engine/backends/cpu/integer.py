@@ -202,7 +202,7 @@ def _requantized(group: Group) -> Finish:
     a, b, y = (graph.array(v) for v in (of.a_scale, of.b_scale, of.y_scale))
     factors = a.reshape(-1).astype(np.float64) * b.reshape(-1) / y.reshape(-1)
     zero = graph.constant(of.y_zero)
-    origin = np.zeros(1, np.float32) if zero is None else zero.reshape(1).astype(np.float32)
+    origin = np.zeros(1, kind) if zero is None else zero.reshape(1)
     limits = np.iinfo(kind)
     # One of both has as many elements as there are channels, or both have one.
     addends = np.zeros(1) if of.bias is None else graph.array(of.bias).reshape(-1) * factors
@@ -211,15 +211,17 @@ def _requantized(group: Group) -> Finish:
         ("Mul", (4, 1), ()),
         ("Add", (5, 2), ()),
         ("Round", (6,), ()),
-        ("Add", (7, 3), ()),
-        ("Saturate", (8,), (float(limits.min), float(limits.max), kind.name)),
+        ("Cast", (3,), ("float32",)),
+        ("Add", (7, 8), ()),
+        ("Saturate", (9,), (float(limits.min), float(limits.max), kind.name)),
     )
     operands = [
         RecipeOperand(
             Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar"
         )
-        for array in (factors, addends, origin)
+        for array in (factors, addends)
     ]
+    operands.append(RecipeOperand(Constant(origin), kind.name, "scalar"))
     return Finish(recipe, tuple(operands), kind.name)
 
 

@@ -190,7 +190,7 @@ def run_of(recipe: Recipe, operands: tuple[tuple[str, str], ...], result: str, l
         for width in (4 * lanes, lanes, 1):
             stop = builder.and_(n, number(-width))
             with cgutils.for_range_slice(builder, done, stop, number(width)) as (start, _):
-                vector.store(v, start, vector.loaded(sources, (start, start), width), y, start, width)
+                vector.store(v, [start], vector.loaded(sources, start, width), y, [start], width)
             done = stop
         return context.get_dummy_value()
 
@@ -209,18 +209,30 @@ def rows_of(recipe: Recipe, operands: tuple[tuple[str, str], ...], result: str, 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         v, row, m, n, y, y_row, *sources = values
         vector = _Recipe(builder, recipe, operands, result, lanes)
+
+        def columns(width: int, column: Any) -> None:
+            kept, done = vector.loaded(sources, column, width), number(0)
+            for rows in dict.fromkeys((4 * lanes // width if width >= lanes // 2 else 1, 1)):
+                stop = builder.and_(m, number(-rows))
+                with cgutils.for_range_slice(builder, done, stop, number(rows)) as (first, _):
+                    each = [builder.add(first, number(i)) for i in range(rows)]
+                    places, to = (
+                        [builder.add(builder.mul(i, step), column) for i in each] for step in (row, y_row)
+                    )
+                    read = [
+                        vector.joined([vector.load(source, start, width, kind) for start in to])
+                        if way == ROWS
+                        else vector.joined([known] * rows)
+                        for known, source, (way, kind) in zip(kept, sources, operands)
+                    ]
+                    vector.store(v, places, read, y, to, width)
+                done = stop
+
         done = number(0)
-        for width in (4 * lanes, lanes, lanes // 2, lanes // 4, 1):
-            if width < 1:
-                continue
+        for width in dict.fromkeys((4 * lanes, lanes, lanes // 2, max(lanes // 4, 1), 1)):
             stop = builder.and_(n, number(-width))
             with cgutils.for_range_slice(builder, done, stop, number(width)) as (column, _):
-                kept = vector.loaded(sources, (column, None), width)
-                with cgutils.for_range(builder, m) as turn:
-                    place, to = (builder.add(builder.mul(turn.index, step), column) for step in (row, y_row))
-                    read = vector.loaded(sources, (None, to), width)
-                    merged = [a if a is not None else b for a, b in zip(kept, read)]
-                    vector.store(v, place, merged, y, to, width)
+                columns(width, column)
             done = stop
         return context.get_dummy_value()
 
@@ -249,41 +261,43 @@ class _Recipe:
         kind = ll.VectorType(_ELEMENTS[dtype], width).as_pointer()
         return self.b.load(self.b.bitcast(self.b.gep(source, [start]), kind), align=_align(dtype))
 
-    def loaded(self, sources: list[Any], starts: tuple[Any, Any], width: int) -> list[Any]:
-        """Operands from these indices on, of those that advance along a run and by rows.
+    def loaded(self, sources: list[Any], start: Any, width: int) -> list[Any]:
+        """Operands from an index on."""
+        return [
+            self.splat(self.b.load(source), width) if way == FIXED else self.load(source, start, width, kind)
+            for source, (way, kind) in zip(sources, self.operands)
+        ]
 
-        None in their place where an index is None. What does not advance is loaded with the former.
-        """
-        found: list[Any] = []
-        for source, (way, kind) in zip(sources, self.operands):
-            start = starts[way == ROWS]
-            if start is None:
-                found.append(None)
-            elif way == FIXED:
-                found.append(self.splat(self.b.load(source), width))
-            else:
-                found.append(self.load(source, start, width, kind))
-        return found
+    def joined(self, parts: list[Any]) -> Any:
+        """Vectors one after the other as one; a power of two of them."""
+        while len(parts) > 1:
+            order = _indices(range(2 * parts[0].type.count))
+            parts = [self.b.shuffle_vector(x, y, order) for x, y in zip(parts[::2], parts[1::2])]
+        return parts[0]
 
-    def store(self, v: Any, start: Any, operands: list[Any], y: Any, to: Any, width: int) -> None:
-        """Results of the sums from an index on."""
-        b = self.b
-        values = [self.load(v, start, width, "int32"), *operands]
+    def store(
+        self, v: Any, places: list[Any], operands: list[Any], y: Any, to: list[Any], width: int
+    ) -> None:
+        """Results of `width` sums from each of some places on; operands are vectors of all of them."""
+        b, whole = self.b, width * len(places)
+        values = [self.joined([self.load(v, place, width, "int32") for place in places]), *operands]
         kinds = ["int32", *(kind for _, kind in self.operands)]
-        whole = self.recipe if self.result == "float32" else self.recipe[:-1]
-        for op, arguments, parameters in whole:
+        steps = self.recipe if self.result == "float32" else self.recipe[:-1]
+        for op, arguments, parameters in steps:
             read = [values[i] for i in arguments]
             if op == "Cast":
-                values.append(self._real(read[0], kinds[arguments[0]], width))
+                values.append(self._real(read[0], kinds[arguments[0]], whole))
             elif op == "Saturate":
-                values.append(self._limited(read[0], LIMITS[str(parameters[-1])], width))
+                values.append(self._limited(read[0], LIMITS[str(parameters[-1])], whole))
             elif op == "Round":
-                values.append(self._call(f"llvm.rint.v{width}f32", read[0].type, read))
+                values.append(self._call(f"llvm.rint.v{whole}f32", read[0].type, read))
             else:
                 values.append(getattr(b, _ARITHMETIC[op])(*read))
             kinds.append("float32")  # limited numbers, too, stay in that type
-        found = values[-1] if self.result == "float32" else self._bytes(values, width)
-        b.store(found, b.bitcast(b.gep(y, [to]), found.type.as_pointer()), align=_align(self.result))
+        found = values[-1] if self.result == "float32" else self._bytes(values, whole)
+        for i, place in enumerate(to):
+            part = b.shuffle_vector(found, found, _indices(range(i * width, (i + 1) * width)))
+            b.store(part, b.bitcast(b.gep(y, [place]), part.type.as_pointer()), align=_align(self.result))
 
     def _call(self, name: str, result: Any, arguments: list[Any]) -> Any:
         kind = ll.FunctionType(result, [a.type for a in arguments])

@@ -114,6 +114,17 @@ class Inputs:
             shape[0 if self.is_conv else -1] = offset.size
         return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
 
+    @property
+    def narrow(self) -> tuple[Array, int]:
+        """The second operand as numbers that fit int8, and what all of them lack; wider where none fit."""
+        shifted = self.shifted
+        low, high = (int(shifted.min()), int(shifted.max())) if shifted.size else (0, 0)
+        single = self.b_zero is None or graph.elements(self.b_zero) == 1
+        if (low >= -128 and high <= 127) or self.is_conv or not single:
+            return shifted, 0
+        offset = (low + high + 1) // 2
+        return shifted - np.int16(offset), offset
+
 
 def window_of(group: Group) -> conv_geometry.Window:
     """The window of an integer convolution."""
@@ -304,7 +315,7 @@ class Form:
         if self.narrow:
             return _fours_rejection(group)
         if self.tiled:
-            return _tiles_rejection(context) or _fours_rejection(group)
+            return _tiles_rejection(context) or _fours_rejection(group, tiled=True)
         if self.dot and "int8" not in context.target.precisions:
             return f"target {context.target.name!r} has no instruction that adds four products of bytes"
         return _fours_rejection(group) or (None if self.dot else _quads_rejection(group, context))
@@ -319,7 +330,7 @@ def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
             f"the target has no {needed}, which multiplies vectors of {context.target.vector_lanes} * 4 bytes"
         )
     of = Inputs(group.anchor)
-    shifted = of.shifted
+    shifted, _ = of.narrow
     if of.is_conv:
         shifted = shifted.reshape(*shifted.shape[:2], -1)
     steps = tiles.pack_steps(shifted, 4)
@@ -338,17 +349,17 @@ def _tiles_rejection(context: PlanningContext) -> str | None:
     return None
 
 
-def _fours_rejection(group: Group) -> str | None:
+def _fours_rejection(group: Group, *, tiled: bool = False) -> str | None:
     """Reason why the second operand cannot be bytes, four steps of the reduction in one element."""
     of = Inputs(group.anchor)
     if not of.fixed:
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
     if not of.is_conv and has_vector(of):
         return "an operand is a vector; this one takes matrices"
-    shifted = of.shifted
-    if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
+    narrow, offset = of.narrow
+    if narrow.size and (narrow.min() < -128 or narrow.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
-    return None
+    return f"{of.b.name!r} less its zero point is {offset} off int8" if offset and tiled else None
 
 
 def corrections(

@@ -101,7 +101,7 @@ def tiling(
 def _block(
     shape: tuple[int, int], vectors: int, lanes: int, reduction: Reduction, sharing: Sharing
 ) -> tuple[float, int, int]:
-    """Dot products of the slowest thread, and tiles and panels of the blocks with which it is soonest done."""
+    """Dot products of the slowest thread, and tiles and panels of the blocks that make it fastest."""
     rows, width = shape
     panels = panels_of(vectors, width)
     stretches = np.array(reduction.stretches(rows), float) * reduction.steps

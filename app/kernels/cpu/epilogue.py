@@ -6,8 +6,7 @@ would not if a run-time check found the output's memory among the operands.
 """
 
 from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
-from app.kernels.cpu.requantize import is_requantization
-from app.kernels.expressions import HALVES, Recipe, kept, lines, prelude
+from app.kernels.expressions import HALVES, Recipe, lines, prelude
 
 # How an operand advances along a run: with the output, or not at all.
 # In blocked layouts also by lane: one vector for all pixels.
@@ -97,7 +96,7 @@ def run_library(dtype: str, recipe: Recipe, operands: tuple[tuple[str, str], ...
     return _RUN.format(
         prelude=prelude() if recipe else "",
         dtype=dtype,
-        types="".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands),
+        types="".join(f", types.CPointer(types.{in_memory(kind)})" for _, kind in operands),
         operands="".join(f", o{i}" for i in range(len(operands))),
         fixed="\n".join(fixed),
         direct=direct,
@@ -165,114 +164,7 @@ def lanes_run_library(dtype: str, lanes: int, recipe: Recipe, operands: tuple[tu
     )
 
 
-_CONVERTED_RUN = """\
-{prelude}
-from numba import types
-
-from app.kernels.cpu.access import read, write
-from app.kernels.cpu.codegen.generator import at
-from app.kernels.cpu.codegen.linking import shared
-
-N = types.int64
-
-
-@shared(types.void(types.CPointer(types.{dtype}), types.CPointer(types.{stored}), N{types}))
-def run(v, y, n{operands}):
-    # y[j] = f(v[j], ...), j < n.
-{fixed}
-    for j in range(n):
-{body}
-
-
-@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{stored}), N{types}))
-def run_rows(v_rows, row, m, n, y_rows, y_row{operands}):
-{fixed}
-    for i in range(m):
-        v, y = at(v_rows, i * row), at(y_rows, i * y_row)
-{rows}
-        for j in range(n):
-{row_body}
-"""
-
-
-_REQUANTIZING_RUN = """\
-from numba import types
-
-from app.kernels.cpu.codegen.generator import at
-from app.kernels.cpu.codegen.linking import shared
-from app.kernels.cpu.requantize import requantizer, rows_requantizer
-
-N = types.int64
-requantize = requantizer("{result}", {lanes}, {along})
-requantize_rows = rows_requantizer("{result}", {lanes}, {along})
-
-
-@shared(types.void(types.CPointer(types.{dtype}), types.CPointer(types.{result}), N{types}))
-def run(v, y, n, factor, addend, zero):
-    requantize(v, y, n, factor, addend, types.float32(zero[0]))
-
-
-@shared(types.void(types.CPointer(types.{dtype}), N, N, N, types.CPointer(types.{result}), N{types}))
-def run_rows(v, row, m, n, y, y_row, factor, addend, zero):
-    if n < {lanes}:
-        for i in range(m):
-            run(at(v, i * row), at(y, i * y_row), n, factor, addend, zero)
-    else:
-        requantize_rows(v, row, m, n, y, y_row, factor, addend, types.float32(zero[0]))
-"""
-
-
-def converted_run_library(
-    dtype: str, result: str, recipe: Recipe, operands: tuple[tuple[str, str], ...], lanes: int
-) -> str:
-    """Defines `run(v, y, n, *operands)`: a recipe whose result may be of another type than its input 0.
-
-    And `run_rows(v, row, m, n, y, y_row, *operands)`: m rows of n elements, `row` apart in v, `y_row` in y
-    and in operands that are read by ROWS, with the same other operands.
-
-    Args:
-        dtype: of v, input 0.
-        result: dtype of y, which may be an operand that is read ALONG but not v.
-        recipe: not empty.
-        operands: (ALONG, ROWS or FIXED, dtype) of its other inputs, as addresses where the run begins.
-        lanes: float32 in a register.
-    """
-    pointers = "".join(f", types.CPointer(types.{_bytes(kind)})" for _, kind in operands)
-    if dtype == "int32" and is_requantization(recipe) and operands[2][0] == FIXED:
-        along = tuple(advance == ALONG for advance, _ in operands[:2])
-        return _REQUANTIZING_RUN.format(dtype=dtype, result=result, lanes=lanes, along=along, types=pointers)
-    fixed, moved, names = [], [], ["read(v, j)"]
-    for i, (advance, _) in enumerate(operands):
-        names.append(f"w{i}" if advance == FIXED else f"read(o{i}, j)")
-        if advance == FIXED:
-            fixed.append(f"    w{i} = o{i}[0]")
-        if advance == ROWS:
-            moved.append(f"        r{i} = at(o{i}, i * y_row)")
-    dtypes = (dtype, *(kind for _, kind in operands))
-    value = kept(result, f"v{len(names) + len(recipe) - 1}")
-
-    def body(names: list[str], indent: int) -> str:
-        text = (*lines(recipe, names, dtypes), f"write(y, j, {value})")
-        return "\n".join(" " * indent + line for line in text)
-
-    in_rows = [
-        f"read(r{i}, j)" if way == ROWS else name
-        for i, (name, (way, _)) in enumerate(zip(names[1:], operands))
-    ]
-    return _CONVERTED_RUN.format(
-        prelude=prelude(),
-        dtype=dtype,
-        stored=_bytes(result),
-        types=pointers,
-        operands="".join(f", o{i}" for i in range(len(operands))),
-        fixed="\n".join(fixed),
-        body=body(names, 8),
-        rows="\n".join(moved),
-        row_body=body([names[0], *in_rows], 12),
-    )
-
-
-def _bytes(dtype: str) -> str:
+def in_memory(dtype: str) -> str:
     """The type of an element in memory."""
     return "uint8" if dtype == "bool" else "uint16" if dtype in HALVES else dtype
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.expressions import Recipe
 
 ROWS = 8  # of a tile: as many sums as hide the latency of a product

@@ -20,7 +20,8 @@ from app.kernels.cpu.codegen.instructions import I32, Vectors, number, repeat, t
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRS
-from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.expressions import Recipe
 
 REGISTERS = {4: 8, 8: 8, 16: 16}  # of sums, by lanes
@@ -51,6 +52,16 @@ class IntegerLanesSizes(SizeTable):
     turned_row: int
     work_step: int
 
+
+# Sums of the pixels of a band from pairs of its lines.
+_TILES = """\
+        own_weights = at(weights, block * TILE * taps)
+        for r in range(height):
+            for j in range(0, columns, PIXELS):
+                # A tile writes beyond the end of a row what the next one puts right.
+                tile(at(pairs, r * stride_h * row + j * stride_w * TILE), stride_w * TILE, offsets,
+                     own_weights, taps, min(PIXELS, columns - j), at(sums, (r * columns + j) * TILE))
+"""
 
 # Where operands of a recipe begin for channel j of a block.
 PLACES = {
@@ -85,7 +96,8 @@ def kernel(x, zero, weights, y, offsets, sizes, gathered, work{operands}, begin,
     step, row = h * w, line * TILE
     for unit in range(begin, end):
         top_row, plane = unit % bands * band, unit // bands
-        first, image = plane % blocks * TILE, plane // blocks
+        block, image = plane % blocks, plane // blocks
+        first = block * TILE
         count, height = min(TILE, channels - first), min(band, rows - top_row)
         lines = (height - 1) * stride_h + reach
         for i in range(lines):
@@ -114,13 +126,7 @@ def kernel(x, zero, weights, y, offsets, sizes, gathered, work{operands}, begin,
         below = at(own, distance * row)
         for i in range((lines - distance) * row):
             pairs[i] = (int32(below[i]) << 16) | (int32(own[i]) & 65535)
-        own_weights = at(weights, first * taps)
-        for r in range(height):
-            for j in range(0, columns, PIXELS):
-                # A tile writes beyond the end of a row what the next one puts right.
-                tile(at(pairs, r * stride_h * row + j * stride_w * TILE), stride_w * TILE, offsets,
-                     own_weights, taps, min(PIXELS, columns - j), at(sums, (r * columns + j) * TILE))
-        m, place = height * columns, (image * channels + first) * pixels + top_row * columns
+{tiles}        m, place = height * columns, (image * channels + first) * pixels + top_row * columns
         for c in range(0, count, LANES):
             for p in range(0, m, LANES):
                 turned_tile(at(sums, p * TILE + c), TILE, at(turned, p), turned_row)
@@ -242,13 +248,7 @@ def kernel(x, zero, weights, y, offsets, sizes, work{operands}, begin, end, thre
             source = at(x, image * h * w * channels + first)
             paired(at(source, max(upper, 0) * w * channels), at(source, min(lower, h - 1) * w * channels),
                    channels, at(to, left * TILE), w, zero[0], above, below)
-        own_weights = at(weights, block * TILE * taps)
-        for r in range(height):
-            for j in range(0, columns, PIXELS):
-                # A tile writes beyond the end of a row what the next one puts right.
-                tile(at(pairs, r * stride_h * row + j * stride_w * TILE), stride_w * TILE, offsets,
-                     own_weights, taps, min(PIXELS, columns - j), at(sums, (r * columns + j) * TILE))
-        m, place = height * columns, (image * pixels + top_row * columns) * channels + first
+{tiles}        m, place = height * columns, (image * pixels + top_row * columns) * channels + first
 {finish}
 """
 
@@ -310,23 +310,31 @@ def emit_last(
         operands: (place, dtype) of the recipe's other inputs; see PLACES.
         result: dtype of y.
     """
-    names = tuple(place for place, _ in operands)
-    begins = "".join(f", at(x{i}, {_LAST_PLACES[place]})" for i, place in enumerate(names))
-    finish = f"        run_rows(sums, TILE, m, TILE, at(y, place), channels{begins})"
+    begins = "".join(f", at(x{i}, {_LAST_PLACES[place]})" for i, (place, _) in enumerate(operands))
     text = _LAST_KERNEL.format(
         dtype=dtype,
         lanes=lanes,
         tile_pixels=pixels,
+        tiles=_TILES,
         imports="from LIBRARY0 import run_rows\n" if recipe else "",
         unpack=LastLanesSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
-        finish=finish if recipe else _LAST_COPIED,
+        finish=f"        run_rows(sums, TILE, m, TILE, at(y, place), channels{begins})"
+        if recipe
+        else _LAST_COPIED,
     )
-    if not recipe:
-        return (text,)
     ways = {"scalar": FIXED, "same": ROWS}
-    advances = tuple((ways.get(place, ALONG), kind) for place, kind in operands)
-    return converted_run_library("int32", result, recipe, advances, lanes), text
+    return *_library(recipe, [ways.get(place, ALONG) for place, _ in operands], operands, result, lanes), text
+
+
+def _library(
+    recipe: Recipe, ways: list[str], operands: tuple[tuple[str, str], ...], result: str, lanes: int
+) -> Sources:
+    """What finishes sums, if anything does; `ways` tell how its operands advance."""
+    if not recipe:
+        return ()
+    advances = tuple((way, kind) for way, (_, kind) in zip(ways, operands, strict=True))
+    return (converted_run_library("int32", result, recipe, advances, lanes),)
 
 
 def emit(
@@ -360,12 +368,11 @@ def emit(
         rest=rest,
         lanes=lanes,
         tile_pixels=pixels,
+        tiles=_TILES,
         imports="from LIBRARY0 import run\n" if recipe else "",
         unpack=IntegerLanesSizes.unpack(),
         operands="".join(f", x{i}" for i in range(len(operands))),
         finish=f"                run(values, at(y, place + j * pixels), m{begins})" if recipe else _COPIED,
     )
-    if not recipe:
-        return (text,)
-    advances = tuple((ALONG if place == "same" else FIXED, kind) for place, kind in operands)
-    return converted_run_library("int32", result, recipe, advances, lanes), text
+    ways = [ALONG if place == "same" else FIXED for place, _ in operands]
+    return *_library(recipe, ways, operands, result, lanes), text

@@ -4,7 +4,6 @@ Pixels are the rows of register tiles and output channels their columns, so that
 that are not there and weights are a single stream. `emit_gather` puts the channels of a pixel side by side,
 with the border; what a window reads is then a few stretches of memory, which a block of pixels copies one
 after the other. Sums, or the bytes that they become, go back to planes through transposes in registers.
-Images with channels last need neither: `emit_border` copies those that have a border.
 """
 
 from dataclasses import dataclass
@@ -17,13 +16,14 @@ from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS, QUADS, TWO_VECTORS, Shapes
 from app.kernels.cpu.copies import transposed
-from app.kernels.cpu.epilogue import ALONG, FIXED, ROWS, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.integer_products import CONV_PLACES
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.expressions import Recipe
 
 FEW = 4  # channels of pixels that are gathered 16 at once
-PLANES, ONE_PIXEL, CHANNELS_LAST = "planes", "one pixel", "channels last"  # where outputs go
+PLANES, ONE_PIXEL = "planes", "one pixel"  # where outputs go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,55 +104,6 @@ def kernel(x, zero, shift, y, sizes, begin, end):
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BorderSizes(SizeTable):
-    """Sizes of an image with channels last and its border."""
-
-    h: int
-    w: int
-    wide_h: int  # with the border
-    wide_w: int
-    top: int  # where the input begins in it
-    left: int
-    row: int  # elements of a pixel
-    plane: int  # elements of an image with its border
-
-
-_BORDER = """\
-from app.kernels.cpu.codegen.generator import at
-
-
-def kernel(x, zero, shift, y, sizes, begin, end):
-    {unpack}
-    added = shift - {wide} * zero[0]
-    blank = 0 if {wide} else (zero[0] + shift) & 255
-    for unit in range(begin, end):
-        line, image = unit % wide_h, unit // wide_h
-        to = at(y, image * plane + line * wide_w * row)
-        if line < top or line >= top + h:
-            for j in range(wide_w * row):
-                to[j] = blank
-            continue
-        for j in range(left * row):
-            to[j] = blank
-        for j in range((left + w) * row, wide_w * row):
-            to[j] = blank
-        source, inside = at(x, (image * h + line - top) * w * row), at(to, left * row)
-        for j in range(w * row):
-            inside[j] = source[j] + added
-"""
-
-
-def emit_border(wide: bool) -> Sources:
-    """The module that copies images with channels last, with a border.
-
-    x: 8-bit T[images, h, w, row]; zero: T[1]; y: uint8[images, plane], x + shift modulo 256 and the border
-    zero + shift, or where `wide` int16, x - zero and 0; sizes: BorderSizes. Units are lines with the border
-    (fastest), images.
-    """
-    return (_BORDER.format(wide=int(wide), unpack=BorderSizes.unpack()),)
-
-
 _FEW = """
                     few(at(x, source), step, at(to, place), added)
                 elif """
@@ -213,7 +164,6 @@ class IntegerPixelsSizes(SizeTable):
     packed: int  # whether windows are copied, or pixels are rows of the product as they lie
     groups: int
     outputs: int  # channels of the output, per group
-    total: int  # of all groups, of which the last may have fewer
     pixels: int  # of the output
     rows: int
     columns: int
@@ -224,7 +174,6 @@ class IntegerPixelsSizes(SizeTable):
     run: int  # bytes of one
     image_step: int  # bytes of an image of all groups
     group_step: int  # bytes between groups
-    readable: int  # pixels of all images that may be read as rows of the product
     depth: int  # elements of the reduction
     a_row: int  # from one pixel to the next
     block_m: int
@@ -306,7 +255,7 @@ def kernel(image, elements, weights, corrections, y, taps, sizes, work, panels, 
         start, plane_at = block % blocks_m * block_m, block // blocks_m  # of batch and groups
         group, own_image = plane_at % groups, plane_at // groups
         row = group * outputs + low
-        m, n = min(block_m, pixels - start), min(block_n, outputs - low, total - row)
+        m, n = min(block_m, pixels - start), min(block_n, outputs - low)
         begins = own_image * image_step + group * group_step
         if not packed:
             first = at(elements, begins // 4 + start * a_row)
@@ -324,37 +273,24 @@ def kernel(image, elements, weights, corrections, y, taps, sizes, work, panels, 
         whole = at(weights, (group * all_panels + low // COLUMNS) * depth * COLUMNS)
         wide, tall = tiled(n, COLUMNS, VECTOR), tiled(m, ROWS, SMALL)
         wide = max(wide, VECTOR)
-        if own_image * pixels + start + tall > readable:
-            tall = m
         for chunk in range(chunks):
             k0 = chunk * block_k
             flags = ACCUMULATE if chunk > 0 else COLUMN_BIAS if {corrects} else 0
             product(first, False, a_row, 1, k0, at(whole, k0 * COLUMNS), COLUMNS, depth * COLUMNS,
                     min(block_k, depth - k0), mine, block_n, tall, wide, spare, mine, block_n,
                     mine, 0, at(corrections, row), mine, 0, mine, flags)
-        channel = own_image * total + row
-        place = {place}
+        channel = own_image * groups * outputs + row
+        place = channel * pixels + start
 {finish}
 """
 )
 
 # Where operands of a recipe begin along channels: of a pixel, and where there is one pixel only.
 _ALONG = {"channel": "row", "scalar": "0"}
-_LAST = {"same": "place", "channel": "row", "plane": "channel", "scalar": "0"}
 _ONE = {"same": "place", "channel": "row", "plane": "channel", "scalar": "0"}
 
 _ONE_PIXEL = """\
         finished(mine, at(y, place), n{places})
-"""
-
-_LAST_ROWS = """\
-        finished_rows(mine, block_n, m, n, at(y, place), total{places})
-"""
-
-_LAST_COPIED = """\
-        for i in range(m):
-            for j in range(n):
-                y[place + i * total + j] = mine[i * block_n + j]
 """
 
 _BYTES = """\
@@ -413,15 +349,10 @@ def goes_along_channels(places: tuple[str, ...], result: str, recipe: Recipe) ->
 
 def _finish(ends: str, recipe: Recipe, names: tuple[str, ...], as_bytes: bool) -> str:
     """Statements that finish the sums of a block."""
-    one_pixel, last = ends == ONE_PIXEL, ends == CHANNELS_LAST
-    table = _ONE if one_pixel else _LAST if last else _ALONG if as_bytes else CONV_PLACES
+    table = _ONE if ends == ONE_PIXEL else _ALONG if as_bytes else CONV_PLACES
     places = "".join(f", at(x{i}, {table[place]})" for i, place in enumerate(names))
-    if one_pixel and recipe:
+    if ends == ONE_PIXEL and recipe:
         return _ONE_PIXEL.format(places=places)
-    if last and recipe:
-        return _LAST_ROWS.format(places=places)
-    if last:
-        return _LAST_COPIED
     if as_bytes:
         return _BYTES.format(places=places)
     return _TURNED.format(each=_RUN.format(places=places) if recipe else _COPIED)
@@ -439,18 +370,18 @@ def emit(
     """The module of a convolution whose pixels have their channels side by side (`emit_gather`).
 
     image, elements: the same memory; weights: [groups, panels, depth, COLUMNS] (`tiles.pack_columns`);
-    corrections: int32[groups * outputs], not of PAIRS; y: [batch, total, ...] of type `result`, channels last
-    where `ends` says so; taps: int64[runs], where they begin in a window, bytes; sizes: IntegerPixelsSizes;
-    work: int32, per thread; panels, panel_elements: the same memory, per thread; bytes and their number per
-    thread where `goes_along_channels` of PLANES; then the operands of the recipe. Units are blocks of output
-    channels (fastest), blocks of pixels, groups, batch. Behind images that are not `readable` pixels, sums,
-    corrections and panels a whole tile is read.
+    corrections: int32[groups * outputs], not of PAIRS; y: [batch, groups * outputs, ...] of type
+    `result`; taps: int64[runs], where they begin in a window, bytes; sizes: IntegerPixelsSizes; work: int32,
+    per thread; panels, panel_elements: the same memory, per thread; bytes and their number per thread where
+    `goes_along_channels` of PLANES; then the operands of the recipe. Units are blocks of output channels
+    (fastest), blocks of pixels, groups, batch. Behind the image, sums, corrections and panels a whole tile is
+    read.
 
     Args:
         dtype: of the elements of operands: PAIRS, or four numbers in one.
         lanes: int32 in a register.
         vectors: of columns of a tile, see `shapes_of`.
-        ends: where outputs go: PLANES, ONE_PIXEL for those of one pixel, CHANNELS_LAST.
+        ends: where outputs go: PLANES, or ONE_PIXEL for those of one pixel.
         recipe: what makes an element of y of a sum, its input 0; empty where y takes the sums.
         operands: (place, dtype) of the recipe's other inputs; see CONV_PLACES.
         result: dtype of y.
@@ -459,9 +390,6 @@ def emit(
     as_bytes = ends == PLANES and goes_along_channels(names, result, recipe)
     along = as_bytes or ends != PLANES
     finish = _finish(ends, recipe, names, as_bytes)
-    place = (
-        "(own_image * pixels + start) * total + row" if ends == CHANNELS_LAST else "channel * pixels + start"
-    )
     imports = "from LIBRARY1 import run as finished, run_rows as finished_rows\n"
     text = _SOURCE.format(
         lanes=lanes,
@@ -470,7 +398,6 @@ def emit(
         operands=", bytes_, bytes_step" * as_bytes + "".join(f", x{i}" for i in range(len(operands))),
         unpack=IntegerPixelsSizes.unpack(),
         corrects=dtype != PAIRS,
-        place=place,
         finish=finish,
     )
     wide = PAIRED if dtype == PAIRS else QUADS
@@ -478,8 +405,5 @@ def emit(
     if not recipe:
         return product, text
     fixed: tuple[str, ...] = ("scalar",) if along else ("channel", "plane", "scalar")
-    same = ROWS if ends == CHANNELS_LAST else ALONG
-    advances = tuple(
-        (FIXED if place in fixed else same if place == "same" else ALONG, kind) for place, kind in operands
-    )
+    advances = tuple((FIXED if place in fixed else ALONG, kind) for place, kind in operands)
     return product, converted_run_library("int32", result, recipe, advances, lanes), text

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from app.kernels.cpu import integer_tiles
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
-from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRED, PAIRS, QUADS, TILE_DOTS
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.codegen.tiles import BOTH_SIGNED, BYTE_PAIRS, PAIRED, PAIRS, QUADS, TILE_DOTS
+from app.kernels.cpu.epilogue import ALONG, FIXED
 from app.kernels.cpu.gemm import product_library
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.expressions import Recipe
 
 _HEAD = """\
@@ -38,7 +39,9 @@ class IntegerMatmulSizes(SizeTable):
     block_n: int
     block_k: int
     sums_size: int
+    spare_size: int
     work_step: int
+    offset: int  # what every element of b lacks
 
 
 # Where operands of a recipe begin for row r of the block.
@@ -51,6 +54,7 @@ def kernel(a, b, corrections, y, offsets, sizes, work{operands}, begin, end, thr
     chunks = max((k + block_k - 1) // block_k, 1)
     mine = at(work, thread * work_step)
     spare = at(mine, sums_size)
+    lacking = at(spare, spare_size)
     for unit in range(begin, end):
         i = unit % blocks_m * block_m
         j = unit // blocks_m % blocks_n * block_n
@@ -59,14 +63,23 @@ def kernel(a, b, corrections, y, offsets, sizes, work{operands}, begin, end, thr
         first = at(a, offsets[2 * batch] + i * a_row)
         whole = at(b, offsets[2 * batch + 1] + j * k)
         place = batch * m * n + i * n + j
+        if offset != 0:
+            for r in range(rows):
+                row, total = at(first, r * a_row), 0
+                for p in range(k):
+                    v = row[p]
+                    total += {numbers}
+                lacking[r] = offset * total
         for chunk in range(chunks):
             k0 = chunk * block_k
             last = chunk == chunks - 1
             to, step = (at(y, place), n) if {direct} and last else (mine, block_n)
             flags = ACCUMULATE if chunk > 0 else COLUMN_BIAS if {corrects} else 0
+            if offset != 0 and chunk == 0:
+                flags |= ROW_BIAS
             product(first, False, a_row, 1, k0, at(whole, k0 * COLUMNS), COLUMNS, k * COLUMNS,
                     min(block_k, k - k0), to, step, rows, width, spare, mine, block_n,
-                    mine, 0, at(corrections, j), mine, 0, mine, flags)
+                    lacking, 1, at(corrections, j), mine, 0, mine, flags)
 {finish}
 """
 
@@ -85,7 +98,8 @@ def emit_matmul(
 ) -> Sources:
     """The module of a matrix product.
 
-    a: rows of k elements, a_row apart; b: panels of COLUMNS columns (`tiles.right_element`);
+    a: rows of k elements, a_row apart; b: panels of COLUMNS columns (`tiles.right_element`), of which each
+    number lacks `offset` (0 for TILE_DOTS);
     corrections: int32[n], not of pairs;
     offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type
     `result`; sizes: IntegerMatmulSizes; work: int32, per thread; then the operands of the
@@ -262,6 +276,15 @@ def emit_conv(
     )
 
 
+def _numbers(dtype: str) -> str:
+    """Source text: the sum of the numbers of an element `v` of the first operand."""
+    bits = 16 if dtype in (PAIRS, BYTE_PAIRS) else 8
+    parts = [f"(v >> {shift} & {2**bits - 1})" for shift in range(0, 32, bits)]
+    if bits == 16 or dtype.startswith(BOTH_SIGNED):
+        parts = [f"(({part} ^ {2 ** (bits - 1)}) - {2 ** (bits - 1)})" for part in parts]
+    return " + ".join(parts)
+
+
 def _module(
     kernel: str,
     sizes: type[SizeTable],
@@ -281,6 +304,7 @@ def _module(
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
         corrects=dtype not in (PAIRS, BYTE_PAIRS),
+        numbers=_numbers(dtype),
         finish=runs.format(places=begins) if recipe else "                    pass" * ("last:" in kernel),
     )
     product: str | tuple[str, ...]

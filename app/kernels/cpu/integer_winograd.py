@@ -22,9 +22,10 @@ from app.kernels.cpu.codegen.instructions import I16, I32, Vectors, number, type
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.integer_products import CONV_PLACES
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.expressions import Recipe
 
 Array = np.ndarray[Any, Any]

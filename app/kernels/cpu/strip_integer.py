@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import PAIRED, PAIRS, QUADS
-from app.kernels.cpu.epilogue import ALONG, FIXED, converted_run_library
+from app.kernels.cpu.epilogue import ALONG, FIXED
 from app.kernels.cpu.gemm import product_library
 from app.kernels.cpu.integer_depthwise import LINES
+from app.kernels.cpu.requantize import converted_run_library
 from app.kernels.cpu.strips import NEXT_ROWS, RowPlaces
 from app.kernels.expressions import Recipe
 

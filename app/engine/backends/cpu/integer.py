@@ -114,6 +114,17 @@ class Inputs:
             shape[0 if self.is_conv else -1] = offset.size
         return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
 
+    @property
+    def narrow(self) -> tuple[Array, int]:
+        """The second operand as numbers that fit int8, and what all of them lack; wider where none fit."""
+        shifted = self.shifted
+        low, high = (int(shifted.min()), int(shifted.max())) if shifted.size else (0, 0)
+        single = self.b_zero is None or graph.elements(self.b_zero) == 1
+        if (low >= -128 and high <= 127) or self.is_conv or not single:
+            return shifted, 0
+        offset = (low + high + 1) // 2
+        return shifted - np.int16(offset), offset
+
 
 def window_of(group: Group) -> conv_geometry.Window:
     """The window of an integer convolution."""
@@ -202,7 +213,7 @@ def _requantized(group: Group) -> Finish:
     a, b, y = (graph.array(v) for v in (of.a_scale, of.b_scale, of.y_scale))
     factors = a.reshape(-1).astype(np.float64) * b.reshape(-1) / y.reshape(-1)
     zero = graph.constant(of.y_zero)
-    origin = np.zeros(1, np.float32) if zero is None else zero.reshape(1).astype(np.float32)
+    origin = np.zeros(1, kind) if zero is None else zero.reshape(1)
     limits = np.iinfo(kind)
     # One of both has as many elements as there are channels, or both have one.
     addends = np.zeros(1) if of.bias is None else graph.array(of.bias).reshape(-1) * factors
@@ -211,15 +222,17 @@ def _requantized(group: Group) -> Finish:
         ("Mul", (4, 1), ()),
         ("Add", (5, 2), ()),
         ("Round", (6,), ()),
-        ("Add", (7, 3), ()),
-        ("Saturate", (8,), (float(limits.min), float(limits.max), kind.name)),
+        ("Cast", (3,), ("float32",)),
+        ("Add", (7, 8), ()),
+        ("Saturate", (9,), (float(limits.min), float(limits.max), kind.name)),
     )
     operands = [
         RecipeOperand(
             Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar"
         )
-        for array in (factors, addends, origin)
+        for array in (factors, addends)
     ]
+    operands.append(RecipeOperand(Constant(origin), kind.name, "scalar"))
     return Finish(recipe, tuple(operands), kind.name)
 
 
@@ -302,7 +315,7 @@ class Form:
         if self.narrow:
             return _fours_rejection(group)
         if self.tiled:
-            return _tiles_rejection(context) or _fours_rejection(group)
+            return _tiles_rejection(context) or _fours_rejection(group, tiled=True)
         if self.dot and "int8" not in context.target.precisions:
             return f"target {context.target.name!r} has no instruction that adds four products of bytes"
         return _fours_rejection(group) or (None if self.dot else _quads_rejection(group, context))
@@ -317,7 +330,7 @@ def _quads_rejection(group: Group, context: PlanningContext) -> str | None:
             f"the target has no {needed}, which multiplies vectors of {context.target.vector_lanes} * 4 bytes"
         )
     of = Inputs(group.anchor)
-    shifted = of.shifted
+    shifted, _ = of.narrow
     if of.is_conv:
         shifted = shifted.reshape(*shifted.shape[:2], -1)
     steps = tiles.pack_steps(shifted, 4)
@@ -336,17 +349,17 @@ def _tiles_rejection(context: PlanningContext) -> str | None:
     return None
 
 
-def _fours_rejection(group: Group) -> str | None:
+def _fours_rejection(group: Group, *, tiled: bool = False) -> str | None:
     """Reason why the second operand cannot be bytes, four steps of the reduction in one element."""
     of = Inputs(group.anchor)
     if not of.fixed:
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
     if not of.is_conv and has_vector(of):
         return "an operand is a vector; this one takes matrices"
-    shifted = of.shifted
-    if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
+    narrow, offset = of.narrow
+    if narrow.size and (narrow.min() < -128 or narrow.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
-    return None
+    return f"{of.b.name!r} less its zero point is {offset} off int8" if offset and tiled else None
 
 
 def corrections(

@@ -12,6 +12,7 @@ from app.engine.backends.cpu.integer import (
     BYTES_FORM,
     DEPTH,
     FORMS,
+    PAIRS_FORM,
     PRODUCTS,
     Finish,
     Form,
@@ -49,7 +50,8 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     third, added = corrections(of, form, context)
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * row, j // max(product.k * n, 1) * size) for i, j in product.offsets]
-    operands = Product(a, b, added, y, product.m, n, k, row, offsets)
+    lacks = of.narrow[1] if of.fixed and form != PAIRS_FORM else 0
+    operands = Product(a, b, added, y, product.m, n, k, row, offsets, lacks)
     return *first, *second, *third, product_call(operands, finish, form, context)
 
 
@@ -66,6 +68,7 @@ class Product:
     k: int
     a_row: int  # from one row of a to the next
     offsets: Sequence[tuple[int, int]]  # elements, where a and b of each batch begin
+    lacks: int = 0  # what every number of b lacks
 
 
 def product_call(of: Product, finish: Finish, form: Form, context: PlanningContext) -> KernelCall:
@@ -90,7 +93,9 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
         block_n=block_n,
         block_k=block_k,
         sums_size=sums,
-        work_step=sums + spare,
+        spare_size=spare,
+        work_step=sums + spare + block_m,
+        offset=of.lacks,
     )
     operands: Operands = (
         ("int32*", of.a),
@@ -99,7 +104,7 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
         (f"{stored(finish.result)}*", of.y),
         ("int64*", Constant(np.array(offsets, np.int64))),
         size_operand(sizes),
-        ("int32*", Workspace((sums + spare) * 4, per_thread=True)),
+        ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *finish.arguments,
     )
     return typed_call(
@@ -132,7 +137,8 @@ def _right(
 ) -> tuple[tuple[KernelCall, ...], Argument]:
     """The second operand as panels of columns, and the call that packs one that changes between runs."""
     if of.fixed:
-        steps = tiles.pack_steps(matmul_geometry.matrices(product, of.shifted), form.together)
+        numbers = of.shifted if form == PAIRS_FORM else of.narrow[0]
+        steps = tiles.pack_steps(matmul_geometry.matrices(product, numbers), form.together)
         behind = [(0, 0)] * (steps.ndim - 2) + [(0, form.steps(product.k) - steps.shape[-2]), (0, 0)]
         steps = np.pad(steps, behind)
         packed = tiles.pack_columns(steps, width)

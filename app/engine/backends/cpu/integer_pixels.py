@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +25,7 @@ from app.engine.backends.cpu.integer import (
 from app.engine.backends.cpu.integer_conv import bordered
 from app.engine.backends.cpu.rows import group_roofline, total_bytes
 from app.engine.core import graph
-from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
+from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import PlanningContext
 from app.engine.cost.roofline import flops
@@ -59,8 +58,7 @@ class Pixels:
     Attributes:
         before: elements of the border before the input, along its three axes.
         whole: pixels of an image with its border, along its axes.
-        row: elements of a tap of a group, those beyond its channels of no account.
-        step: elements from one pixel to the next.
+        row: elements of a pixel, those beyond its channels of no account.
         itemsize: bytes of an element.
         joined: taps of a stretch.
         starts: where stretches begin in a window, pixels.
@@ -70,7 +68,6 @@ class Pixels:
     before: tuple[int, ...]
     whole: tuple[int, ...]
     row: int
-    step: int
     itemsize: int
     joined: int
     starts: tuple[int, ...]
@@ -89,7 +86,7 @@ class Pixels:
     @property
     def plane(self) -> int:
         """Bytes of an image, whole cache lines."""
-        size = math.prod(self.whole) * self.step * self.itemsize
+        size = math.prod(self.whole) * self.row * self.itemsize
         return size + -size % blocking.LINE
 
 
@@ -125,10 +122,10 @@ def _pixels(window: Window, form: Form) -> Pixels:
     ):
         row = window.channels  # pixels without a gap, where that makes a stretch shorter
     starts = starts_of(window, joined)
-    return Pixels(before, whole, row, row, 4 // form.together, joined, starts, packed)
+    return Pixels(before, whole, row, 4 // form.together, joined, starts, packed)
 
 
-def shapes_for(window: Window, form: Form, context: PlanningContext) -> tiles.Shapes:
+def _shapes(window: Window, form: Form, context: PlanningContext) -> tiles.Shapes:
     """Shapes of register tiles."""
     return shapes_of(form.dtype(LEFT_UNSIGNED, context), context.target.vector_lanes, window.outputs)
 
@@ -164,7 +161,7 @@ def _gather(
     return kernel_call("app.kernels.cpu.integer_pixels:emit_gather", operands, units, static)
 
 
-def steps_of(weights: Array, window: Window, pixels: Pixels, form: Form) -> Array:
+def _steps(weights: Array, window: Window, pixels: Pixels, form: Form) -> Array:
     """Weights [groups * outputs, channels, ...] as steps of the reduction, as windows are copied."""
     shifted = weights.reshape(window.groups, window.outputs, window.channels, len(pixels.starts), -1)
     taps = np.moveaxis(shifted, 2, -1)  # [groups, outputs, stretches, taps of one, channels]
@@ -172,36 +169,9 @@ def steps_of(weights: Array, window: Window, pixels: Pixels, form: Form) -> Arra
     return tiles.pack_steps(taps.reshape(window.groups, window.outputs, -1).swapaxes(1, 2), form.together)
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Where groups and images begin, in bytes, and what there is of them.
-
-    Attributes:
-        total: output channels of all groups.
-        image: bytes of an image.
-        group: bytes between groups.
-        row: bytes between pixels.
-        readable: pixels that may be read as rows of the product, see `IntegerPixelsSizes`.
-    """
-
-    total: int
-    image: int
-    group: int
-    row: int
-    readable: int = 2**62
-
-
-def _extent(window: Window, pixels: Pixels) -> Extent:
-    """Groups one after the other, each an image of its own, and a tile behind the last."""
-    row = pixels.row * pixels.itemsize
-    return Extent(window.groups * window.outputs, window.groups * pixels.plane, pixels.plane, row)
-
-
-def sizes_of(
-    window: Window, pixels: Pixels, extent: Extent, form: Form, context: PlanningContext
-) -> IntegerPixelsSizes:
+def _sizes(window: Window, pixels: Pixels, form: Form, context: PlanningContext) -> IntegerPixelsSizes:
     """Sizes of a convolution, among them the workspaces of a thread: `work_step` and `panel_step`."""
-    lanes, shapes = context.target.vector_lanes, shapes_for(window, form, context)
+    lanes, shapes = context.target.vector_lanes, _shapes(window, form, context)
     width, full = tiles.columns_of(PAIRS, lanes, shapes), shapes[lanes][0]
     block_m = min(blocking.balanced(window.pixels, ROWS, TILE), -(-window.pixels // full) * full)
     block_n = blocking.balanced(window.outputs, PANELS * width, width)
@@ -210,7 +180,8 @@ def sizes_of(
         block_n -= width
     depth = pixels.depth
     block_k = depth if window.pixels <= full else blocking.balanced(depth, DEPTH, 1)
-    a_row = blocking.panel_row(depth, 4) if pixels.packed else extent.row // 4
+    row = pixels.row * pixels.itemsize
+    a_row = blocking.panel_row(depth, 4) if pixels.packed else row // 4
     tall = -(-block_m // TILE) * TILE + full
     step = window.stride
     turned_row = -(-tall // lanes) * lanes
@@ -220,18 +191,16 @@ def sizes_of(
         packed=pixels.packed,
         groups=window.groups,
         outputs=window.outputs,
-        total=extent.total,
         pixels=window.pixels,
         rows=window.out[1],
         columns=window.out[2],
-        step_d=step[0] * pixels.whole[1] * pixels.whole[2] * extent.row,
-        step_h=step[1] * pixels.whole[2] * extent.row,
-        step_w=step[2] * extent.row,
+        step_d=step[0] * pixels.whole[1] * pixels.whole[2] * row,
+        step_h=step[1] * pixels.whole[2] * row,
+        step_w=step[2] * row,
         runs=len(pixels.starts),
         run=pixels.run,
-        image_step=extent.image,
-        group_step=extent.group,
-        readable=extent.readable,
+        image_step=window.groups * pixels.plane,
+        group_step=pixels.plane,
         depth=depth,
         a_row=a_row,
         block_m=block_m,
@@ -246,57 +215,34 @@ def sizes_of(
 
 
 def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
-    of, window = Inputs(group.anchor), window_of(group).flat()
-    pixels = _pixels(window, form)
-    sizes = sizes_of(window, pixels, _extent(window, pixels), form, context)
-    # A whole tile reads pixels behind the last.
-    rows_behind = shapes_for(window, form, context)[context.target.vector_lanes][0]
-    image = Workspace(window.batch * window.groups * pixels.plane + 4 * rows_behind * sizes.a_row)
-    ends = ONE_PIXEL if window.pixels == 1 else PLANES
-    steps = partial(steps_of, of.shifted, window, pixels, form)
-    calls = product_calls(group, Product(window, pixels, sizes, image, steps, ends), form, context)
-    shift = 0 if form.together == 2 else form.shift(of.a, context)
-    return _gather(of, window, pixels, image, form, shift), *calls
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Product:
-    """Operands of the kernel: pixels in memory, weights as steps of the reduction, and where outputs go."""
-
-    window: Window
-    pixels: Pixels
-    sizes: IntegerPixelsSizes
-    image: Argument
-    steps: Callable[[], Array]
-    ends: str
-
-
-def product_calls(
-    group: Group, product: Product, form: Form, context: PlanningContext
-) -> tuple[KernelCall, ...]:
-    """Calls of the kernel over pixels that lie with their channels side by side, and of corrections."""
     (y,) = group.outputs
-    of, finish, window, sizes = Inputs(group.anchor), finish_of(group), product.window, product.sizes
-    lanes, shapes = context.target.vector_lanes, shapes_for(window, form, context)
+    of, finish, window = Inputs(group.anchor), finish_of(group), window_of(group).flat()
+    pixels = _pixels(window, form)
+    sizes = _sizes(window, pixels, form, context)
+    lanes, shapes = context.target.vector_lanes, _shapes(window, form, context)
     width = tiles.columns_of(PAIRS, lanes, shapes)
+    # A whole tile reads pixels behind the last.
+    behind = 4 * shapes[lanes][0] * sizes.a_row
+    image = Workspace(window.batch * window.groups * pixels.plane + behind)
+    shift = 0 if form.together == 2 else form.shift(of.a, context)
     correcting, added = corrections(of, form, context, width)
     panel = Workspace(sizes.panel_step, per_thread=True)
+    ends = ONE_PIXEL if window.pixels == 1 else PLANES
     places = tuple(o.place for o in finish.operands)
     own: Operands = ()
-    if product.ends == PLANES and goes_along_channels(places, finish.result, finish.recipe):
+    if ends == PLANES and goes_along_channels(places, finish.result, finish.recipe):
         step = (sizes.block_m + TILE) * sizes.block_n + TILE
         own = ((f"{finish.result}*", Workspace(step, per_thread=True)), step)
-    starts = np.array(product.pixels.starts, np.int64) * (product.pixels.step * product.pixels.itemsize)
 
     def panels() -> Array:
-        return tiles.pack_columns(product.steps(), width)
+        return tiles.pack_columns(_steps(of.shifted, window, pixels, form), width)
 
     operands: Operands = (
-        ("uint8*", product.image),
-        ("int32*", product.image),
+        ("uint8*", image),
+        ("int32*", image),
         *of_type("int32*", Constant(panels, of.b.name or ""), added),
         (f"{stored(finish.result)}*", y),
-        ("int64*", Constant(starts)),
+        ("int64*", Constant(np.array(pixels.starts, np.int64) * (pixels.row * pixels.itemsize))),
         size_operand(sizes),
         ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
         ("uint8*", panel),
@@ -309,9 +255,9 @@ def product_calls(
         "app.kernels.cpu.integer_pixels:emit",
         operands,
         window.batch * window.groups * blocks,
-        (form.dtype(LEFT_UNSIGNED, context), lanes, shapes[lanes][2], product.ends, *finish.static),
+        (form.dtype(LEFT_UNSIGNED, context), lanes, shapes[lanes][2], ends, *finish.static),
     )
-    return *correcting, call
+    return _gather(of, window, pixels, image, form, shift), *correcting, call
 
 
 def _rejection(group: Group, context: PlanningContext, form: Form) -> str | None:
@@ -320,7 +266,7 @@ def _rejection(group: Group, context: PlanningContext, form: Form) -> str | None
     if reason is not None or form.together == 2 or form.dot:
         return reason
     window = window_of(group).flat()
-    return saturation(steps_of(Inputs(group.anchor).shifted, window, _pixels(window, form), form))
+    return saturation(_steps(Inputs(group.anchor).shifted, window, _pixels(window, form), form))
 
 
 def saturation(steps: Array) -> str | None:
@@ -328,10 +274,10 @@ def saturation(steps: Array) -> str | None:
     return None if tiles.quads_fit(steps) else "two products in a window may add up to more than 16 bits"
 
 
-def tiles_work(window: Window, depth: int, form: Form, context: PlanningContext) -> float:
+def _tiles_work(window: Window, depth: int, form: Form, context: PlanningContext) -> float:
     """Operations of float32 that take as long as the products of whole tiles."""
     lanes = context.target.vector_lanes
-    shapes = shapes_for(window, form, context)
+    shapes = _shapes(window, form, context)
     rows, small = shapes[lanes][:2]
     width = tiles.columns_of(PAIRS, lanes, shapes)
     left = window.pixels % rows
@@ -347,7 +293,7 @@ def _cost(group: Group, context: PlanningContext, form: Form) -> float:
     of, window = Inputs(group.anchor), window_of(group)
     pixels = _pixels(window.flat(), form)
     outputs = window.batch * window.groups * window.pixels * window.outputs
-    computed = tiles_work(window, pixels.depth, form, context)
+    computed = _tiles_work(window, pixels.depth, form, context)
     finish = finish_of(group)
     along = goes_along_channels(tuple(o.place for o in finish.operands), finish.result, finish.recipe)
     moved = (ENDING if along else TURNING) * outputs + GATHERING * graph.elements(of.a)

@@ -1,5 +1,6 @@
 """A job's model with each product in the precision that an error budget allows, before it is planned."""
 
+import gc
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -18,6 +19,7 @@ from app.engine.model.load import Loaded, load
 from app.engine.model.spool import Spool
 from app.engine.planning import session
 from app.engine.planning.expansion import expanded
+from app.engine.planning.heartbeat import trim
 from app.engine.planning.precision import seconds, sites
 from app.engine.planning.precision.candidates import offered, saturates
 from app.engine.planning.precision.samples import Sample, Samples, samples
@@ -162,6 +164,8 @@ class Planner:
 
     def plan(self, model: ir.Model, halves: Mapping[str, str]) -> Program:
         """The program of a model whose sites `halves` may be computed in 16 bits, of these candidates."""
+        if self.bench is not None:
+            self.bench.keep(1)
         path = self.weights.path.with_name("planned.onnx")
         spool = Spool(path.with_suffix(".weights"))
         export(model, path)
@@ -169,6 +173,8 @@ class Planner:
         for written in (path, spool.path):  # a mapping outlives its file
             written.unlink(missing_ok=True)
         self.weights.release()
+        gc.collect()  # graphs of the program before are cycles
+        trim()
         compilation = session.canonical(loaded, self.target, self.options, self.bindings, load_registry())
         options = self.options
         bfloats, integers = ({s for s, name in halves.items() if name == kind} for kind in ("bf16", "int16"))

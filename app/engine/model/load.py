@@ -94,6 +94,7 @@ def load(
     }
     notes: list[str] = []
     kept = _detach(proto, spool)
+    proto = _apart(proto)
     if any(n.domain == MICROSOFT or n.op_type in spellings() for n in all_nodes(proto.graph.node)):
         floor = max(floor, CONTRIB_FLOOR)
     proto = _converted(proto, limits, notes, kept.keys(), floor)
@@ -340,6 +341,13 @@ def _detach(proto: onnx.ModelProto, spool: Spool | None) -> dict[str, ir.TensorP
         array = (data[name] if spool is None else spool.bytes_of(name)).view(kind.numpy()).reshape(dims)
         kept[name] = ir.Tensor(array, kind, name=name, doc_string=doc)
     return kept
+
+
+def _apart(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a message: small tensors of the graph refer to theirs, which holds what was cleared of it."""
+    found = onnx.ModelProto()
+    found.CopyFrom(proto)
+    return found
 
 
 def _signatures(original: onnx.ModelProto, converted: onnx.ModelProto) -> tuple[tuple[Any, Any], ...]:

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,23 @@ def runtime(path: Path, *, threads: int, optimized: bool) -> Run:
     Raises:
         Exception: whatever onnxruntime raises for a model that it does not support.
     """
+    return running(opened(path, threads=threads, optimized=optimized))
+
+
+def opened(path: Path, *, threads: int, optimized: bool) -> onnxruntime.InferenceSession:
+    """A session of onnxruntime, see `runtime`."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimized else level.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def running(session: onnxruntime.InferenceSession, outputs: Sequence[str] = ()) -> Run:
+    """The runs of a session; of `outputs`, or of all."""
+    names = list(outputs) or [o.name for o in session.get_outputs()]
     accepted = {i.name for i in session.get_inputs()}
 
     def run(inputs: Mapping[str, object]) -> dict[str, object]:

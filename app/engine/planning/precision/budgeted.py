@@ -1,5 +1,6 @@
 """A job's model with each product in the precision that an error budget allows, before it is planned."""
 
+import gc
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -14,9 +15,11 @@ from app.engine.core.pipeline import Progress
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
-from app.engine.model.load import load
+from app.engine.model.load import Loaded, load
+from app.engine.model.spool import Spool
 from app.engine.planning import session
 from app.engine.planning.expansion import expanded
+from app.engine.planning.heartbeat import trim
 from app.engine.planning.precision import seconds, sites
 from app.engine.planning.precision.candidates import offered, saturates
 from app.engine.planning.precision.samples import Sample, Samples, samples
@@ -72,17 +75,19 @@ def budgeted(
     """
     if bindings.region is not None:
         raise InputError("an error budget needs inputs of one shape, not a region", pointer="/input_shapes")
-    model, given = _plain(path, external, target, options, bindings)
-    products = sites.sites(model)
     budget = Budget(options.error_budget or 0.0, options.error_metric)
-    found = Found(products)
-    if products:
-        with ExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        weights = Spool(scratch / "weights")
+        loaded = load(path, external=external, spool=weights)
+        model, given = _plain(loaded, target, options, bindings)
+        products = sites.sites(model)
+        found = Found(products)
+        if products:
             bench = None
             if compiler is not None:
                 bench = stack.enter_context(closing(seconds.Bench(compiler, given.held_back[0])))
-            planner = Planner(target, options, bindings, scratch, products, given, compiler, bench)
+            planner = Planner(target, options, bindings, weights, products, given, compiler, bench)
             simulation = Simulation(model, products, scratch, options.threads)
             machine = _machine(planner, progress)
             found = Search(model, products, given, budget, simulation, machine).run()
@@ -96,13 +101,11 @@ def budgeted(
     return Budgeted(written, planned, given.held_back[0], report)
 
 
-def _plain(
-    path: Path, external: Mapping[str, Path], target: Target, options: Options, bindings: Bindings
-) -> tuple[ir.Model, Samples]:
+def _plain(loaded: Loaded, target: Target, options: Options, bindings: Bindings) -> tuple[ir.Model, Samples]:
     """The canonical graph before rewrites of the target, and samples of its inputs; nothing else stays."""
     plain: list[ir.Model] = []
     compilation = session.canonical(
-        expanded(load(path, external=external), bindings),
+        expanded(loaded, bindings),
         target,
         options,
         bindings,
@@ -148,7 +151,7 @@ class Planner:
     target: Target
     options: Options
     bindings: Bindings
-    scratch: Path
+    weights: Spool  # of the model
     products: tuple[sites.Site, ...]
     given: Samples
     compiler: Compiler | None
@@ -161,9 +164,18 @@ class Planner:
 
     def plan(self, model: ir.Model, halves: Mapping[str, str]) -> Program:
         """The program of a model whose sites `halves` may be computed in 16 bits, of these candidates."""
-        path = self.scratch / "planned.onnx"
+        if self.bench is not None:
+            self.bench.keep(1)
+        path = self.weights.path.with_name("planned.onnx")
+        spool = Spool(path.with_suffix(".weights"))
         export(model, path)
-        compilation = session.canonical(load(path), self.target, self.options, self.bindings, load_registry())
+        loaded = load(path, spool=spool)
+        for written in (path, spool.path):  # a mapping outlives its file
+            written.unlink(missing_ok=True)
+        self.weights.release()
+        gc.collect()  # graphs of the program before are cycles
+        trim()
+        compilation = session.canonical(loaded, self.target, self.options, self.bindings, load_registry())
         options = self.options
         bfloats, integers = ({s for s, name in halves.items() if name == kind} for kind in ("bf16", "int16"))
         if bfloats:
@@ -172,7 +184,9 @@ class Planner:
             options = replace(options, int16=_chosen(compilation, integers))
         if self.compiler is not None and self.measures:
             compilation = session.measured(compilation, options, self.compiler)
-        return session.planned(compilation, options)
+        program = session.planned(compilation, options)
+        spool.release()
+        return program
 
     def seconds(self, programs: Sequence[Program]) -> list[Mapping[str, float]]:
         """Seconds by site of programs that take turns, as measured, or predicted."""

@@ -159,12 +159,12 @@ class Search:
     def run(self) -> Found:
         """Find the choice; `chosen` stays None where float32 is best."""
         found = self._found
-        self._numbers.begin(self._rows)
+        self._numbers.observe()
         found.warnings = tuple(self._numbers.warnings())
         float32, offered = self._timed()
         if not any(offered.values()):
             return found
-        self._numbers.keep(offered)
+        self._numbers.take(offered)
         self._measure_noise(offered, self._numbers.refine(offered, self._step))
         found.whole = self._whole(offered)
         self._check(float32, offered)
@@ -198,6 +198,7 @@ class Search:
             assignment = {s.name: row.name for s in self._sites if s.rejection(row) is None}
             share = math.fsum(base[name] for name in assignment) / (math.fsum(base.values()) or 1.0)
             if share >= SHARE:
+                self._numbers.take(dict.fromkeys(assignment, (row,)))
                 self._time(assignment, self._program(assignment)[0], float32)
             else:
                 self._found.untimed[row.name] = (

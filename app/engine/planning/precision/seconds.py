@@ -27,18 +27,21 @@ class Bench:
         for executor in self._bound:
             if executor.program is program:
                 return executor
-        while len(self._bound) > 1:
-            self._bound.pop().close()
+        self.keep(1)
         executor = session.bound(program, self._compiler)
         self._bound.append(executor)
         executor.feed(accepted(program, self._inputs))
         executor.infer()
         return executor
 
-    def close(self) -> None:
-        """Give the memory back."""
-        while self._bound:
+    def keep(self, count: int) -> None:
+        """Give the memory of all but the first programs back."""
+        while len(self._bound) > count:
             self._bound.pop().close()
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self.keep(0)
 
 
 def accepted(program: Program, inputs: Mapping[str, object]) -> dict[str, object]:

@@ -9,13 +9,13 @@ steps of 8 bits where that decides a tie. onnxruntime runs without optimizations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 
 from app.engine.core import graph
 from app.engine.planning.precision.candidates import BY_NAME, Candidate
@@ -34,6 +34,7 @@ Sample = Mapping[str, object]
 Visit = Callable[[str, Array], object]
 
 OFF = Levels(1.0, 0)
+NOTHING = Quantities({}, {})
 SHARING = 640  # products that share a scale of 16-bit weights at most
 LEAST = 1e-30  # of the magnitude that such a scale follows from
 
@@ -46,33 +47,22 @@ class Simulation:
     """
 
     def __init__(self, plain: ir.Model, sites: Sequence[Site], folder: Path, threads: int) -> None:
-        self._plain, self._sites, self._folder, self._threads = plain, tuple(sites), folder, threads
+        self._sites, self._threads = tuple(sites), threads
         path = folder / "switched.onnx"
         export(_switched(plain, self._sites), path)
-        self._run = self._session(path)
+        session = self._session(path)
+        path.unlink()
+        self._run = oracle.running(session, [v.name or "" for v in plain.graph.outputs])
+        self._observed = oracle.running(session)
         # Weights that a site had last, not in float32, and what they were made of.
         self._rounded: dict[str, tuple[Rounded | str, Array]] = {}
 
     def observe(self, samples: Sequence[Sample], visit: Visit, names: Sequence[str]) -> None:
         """Compute samples in float32; `visit` is called with name and array of each of these activations."""
         for sample in samples:
-            made = {**sample, **self._activations(sample)}
+            made = {**sample, **self._observed({**sample, **self._switches({}, NOTHING)})}
             for name in names:
                 visit(name, np.asarray(made[name]))
-
-    @cached_property
-    def _activations(self) -> oracle.Run:
-        """The model in float32, with all activations of sites among its outputs."""
-        model = graph.copied(self._plain)
-        values = {v.name: v for v in graph.values(model.graph)}
-        for name in activations(self._sites):
-            if not values[name].is_graph_output() and not values[name].is_graph_input():
-                model.graph.outputs.append(values[name])
-        path = self._folder / "observed.onnx"
-        export(model, path)
-        run = self._session(path)
-        path.unlink()
-        return run
 
     def outputs_of(self, sample: Sample, assignment: Assignment, given: Quantities) -> dict[str, object]:
         """The outputs on a sample, sites computed as assigned."""
@@ -116,9 +106,9 @@ class Simulation:
             last = self._rounded[site.name] = source, found
         return last[1]
 
-    def _session(self, path: Path) -> oracle.Run:
+    def _session(self, path: Path) -> onnxruntime.InferenceSession:
         try:
-            return oracle.runtime(path, threads=self._threads, optimized=False)
+            return oracle.opened(path, threads=self._threads, optimized=False)
         except Exception as cause:  # onnxruntime raises many types, and any of them means the same
             reason = str(cause).strip().splitlines()[0][:300]
             raise GraphError(
@@ -159,7 +149,10 @@ def short_weights(site: Site) -> Array:
 
 
 def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
-    """A copy of the graph with switches before the sites, and their weights as inputs."""
+    """A copy of the graph with switches before the sites, and their weights as inputs.
+
+    Activations of sites, before they are rounded, are outputs too, behind those of the graph.
+    """
     model = graph.copied(plain)
     main = model.graph
     nodes = {node.name: node for node in main}
@@ -208,6 +201,8 @@ def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
         main.insert_before(node, switch)
         node.replace_input_with(0, switch.outputs[0])
         _shifted(main, node, fed(f"{site.name}#shift", None, ir.DataType.FLOAT), site)
+    known = {v.name for v in (*main.inputs, *main.outputs)}
+    main.outputs.extend(values[name] for name in activations(sites) if name not in known)
     for name in [n for n, v in main.initializers.items() if not v.uses() and not v.is_graph_output()]:
         del main.initializers[name]
     return model

@@ -1,5 +1,6 @@
 """Shapes and flags of register tiles, and the packing of constant operands for them; NumPy only."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -42,6 +43,7 @@ BFLOAT_PAIRS = (BFLOATS, SHIFTED_BFLOATS, TILED_BFLOATS)
 # follows the last step of their panel; sums of a panel are int32, see `SCALED_MOST`, then float32 times both.
 SCALED_PAIRS = "int16x2_scaled"
 SCALED_MOST = 2**13 - 1  # of the magnitude of left operands; right ones are so small that no sum leaves int32
+ROUNDED_TOGETHER = 1 << 20  # weights that are rounded to them at once, in float64
 SCALED_STEPS = 320  # pairs along the reduction of a matrix product that share scales at most
 FLOAT_PAIRS = (*BFLOAT_PAIRS, SCALED_PAIRS)
 # float32 times right operands of 24 bits in fixed point, with a scale for each column: three quarters of the
@@ -324,10 +326,11 @@ def rounded_to_bfloat(x: Array) -> Array:
 
 def quads_fit(quads: Array) -> bool:
     """True if no sum of two products of these weights (see `pack_steps`) and uint8 leaves int16."""
-    pairs = quads.view(np.int8).reshape(-1, 2).astype(np.int16)
+    pairs = quads.view(np.int8).reshape(-1, 2)
+    positive, negative = (limit(pairs, np.int8(0)) for limit in (np.maximum, np.minimum))
     # 255 * 128 fits, and whatever the numbers, a sum is between those of its positive and negative parts.
-    positive, negative = (np.where(part, pairs, 0).sum(1) for part in (pairs > 0, pairs < 0))
-    return bool(np.all(positive <= 128) and np.all(negative >= -128))
+    sums = (np.add(part[:, 0], part[:, 1], dtype=np.int16) for part in (positive, negative))
+    return all(bool(np.all((own <= 128) & (own >= -128))) for own in sums)
 
 
 def block_groups(blocks: int, wide: int) -> list[tuple[int, int]]:
@@ -348,15 +351,23 @@ def scaled_integers(array: Array) -> tuple[Array, Array]:
 
     Scales are the least with which no sum of their products with SCALED_MOST leaves int32.
     """
-    flat = array.reshape(len(array), -1).astype(np.float64)
+    flat = array.reshape(len(array), math.prod(array.shape[1:]))
+    integers, scales = np.empty(flat.shape, np.int16), np.empty(len(flat), np.float32)
+    step = max(ROUNDED_TOGETHER // max(flat.shape[1], 1), 1)
+    for first in range(0, len(flat), step):
+        part = slice(first, first + step)
+        integers[part], scales[part] = _scaled_integers(flat[part].astype(np.float64))
+    return integers.reshape(array.shape), scales
+
+
+def _scaled_integers(flat: Array) -> tuple[Array, Array]:
     magnitudes = np.abs(flat)
     # Rounding adds a half to each magnitude at most.
     most = (2**31 - 1) // SCALED_MOST - (flat.shape[1] + 1) / 2
     scales = np.maximum(magnitudes.max(1, initial=0.0) / (2**15 - 1), magnitudes.sum(1) / most)
     scales = np.nextafter(scales.astype(np.float32), np.float32(np.inf))
     scales[~flat.any(1)] = 0.0
-    integers = np.rint(flat / np.where(scales, scales, 1.0).astype(np.float64)[:, None])
-    return integers.astype(np.int16).reshape(array.shape), scales
+    return np.rint(flat / np.where(scales, scales, 1.0).astype(np.float64)[:, None]), scales
 
 
 def pack_shorts(integers: Array) -> Array:

@@ -11,6 +11,7 @@ import pytest
 from app.engine.core import graph
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
+from app.engine.model.spool import Spool
 from app.engine.planning import session
 from app.engine.planning.precision import seconds
 from app.engine.planning.precision.budgeted import Planner
@@ -149,7 +150,9 @@ def test_products_in_bfloat16_err_as_simulated_and_others_not_at_all(
     given = Samples(tuple(models.inputs("mlp", 2)), tuple(models.inputs("mlp", 2, seed=9)), "given", ())
     model, found, simulation, quantities = prepared("mlp", tmp_path)
     with closing(seconds.Bench(compiler, given.held_back[0])) as bench:
-        planner = Planner(host(), OPTIONS, Bindings(), tmp_path, found, given, compiler, bench)
+        planner = Planner(
+            host(), OPTIONS, Bindings(), Spool(tmp_path / "weights"), found, given, compiler, bench
+        )
         names = [s.name for s in found]
         for halves in ([], [found[1].name], [s.name for s in found]):
             program = planner.plan(model, dict.fromkeys(halves, "bf16"))
@@ -180,7 +183,14 @@ def test_products_in_int16_err_as_simulated(
     products = [s.name for s in found if s.op in ops]
     with closing(seconds.Bench(compiler, given.held_back[0])) as bench:
         planner = Planner(
-            host(), replace(OPTIONS, timings="predicted"), Bindings(), tmp_path, found, given, compiler, bench
+            host(),
+            replace(OPTIONS, timings="predicted"),
+            Bindings(),
+            Spool(tmp_path / "weights"),
+            found,
+            given,
+            compiler,
+            bench,
         )
         program = planner.plan(model, dict.fromkeys(products, "int16"))
         names = [

@@ -50,14 +50,18 @@ class Calibration:
         self.readers = {name: [s for s in sites if s.activation == name] for name in activations(sites)}
         self._observed = {name: Observed() for name in self.readers}
 
-    def begin(self, rows: Callable[[Site], Sequence[Candidate]]) -> None:
-        """Take levels of all that is seen, and weights one by one, of the candidates `rows` of each site."""
+    def observe(self) -> None:
+        """Take levels of all that is seen."""
         names = tuple(self.readers)
         self._simulation.observe(self._samples, lambda name, x: self._observed[name].add(x), names)
         self.levels.update({name: ranges.min_max(seen) for name, seen in self._observed.items()})
+
+    def take(self, rows: Offered) -> None:
+        """Round weights of these candidates, one by one, and forget those of all others."""
+        self.weights.clear()
         for site in self._sites:
             alike: dict[tuple[int, int], Rounded] = {}
-            for row in rows(site):
+            for row in rows.get(site.name, ()):
                 kind = row.bits, row.block
                 if row.half:
                     continue
@@ -74,12 +78,6 @@ class Calibration:
             told = ranges.outlier(seen, OUTLIER)
             if told is not None:
                 yield f"activation {name!r}: {told}"
-
-    def keep(self, offered: Offered) -> None:
-        """Forget weights of candidates that are not offered."""
-        kept = {(name, row.name) for name, rows in offered.items() for row in rows}
-        for key in self.weights.keys() - kept:
-            del self.weights[key]
 
     def refine(self, offered: Offered, step: Callable[[], None]) -> dict[tuple[str, str], float]:
         """Choose the rule of each activation's levels, and between both ways to round weights.

@@ -71,15 +71,16 @@ def updated(
     upper = shares(read) if upper is None else upper
     weights = lying(site, site.array)
     scales = begun.scales.T if row.block and site.axis == 1 else begun.scales
-    scales = scales.reshape(*weights.shape[:2], -1)
-    scales = np.repeat(scales, row.block, axis=-1) if row.block else np.broadcast_to(scales, weights.shape)
+    scales = np.ascontiguousarray(scales).reshape(*weights.shape[:2], -1)
     integers = _in_turn(weights, scales, upper, row.largest)
-    products = np.einsum("gk,gck->gc", read.mean(1, dtype=np.float64), integers * scales)
+    blocks = integers.reshape(*scales.shape, -1)
+    standing = (blocks * scales[..., np.newaxis]).reshape(weights.shape)
+    products = np.einsum("gk,gck->gc", read.mean(1, dtype=np.float64), standing)
     exact = np.einsum("gk,gck->gc", x.mean(1, dtype=np.float64), weights)
     moved = np.moveaxis(site.array, site.axis, 0).shape
-    standing = np.moveaxis(integers.reshape(moved), 0, site.axis)
+    turned = np.moveaxis(integers.reshape(moved), 0, site.axis)
     shift = (exact - products).reshape(-1).astype(np.float32)
-    return Rounded(np.ascontiguousarray(standing, np.int8), begun.scales, shift)
+    return Rounded(np.ascontiguousarray(turned, np.int8), begun.scales, shift)
 
 
 def shares(x: Array) -> Array:
@@ -95,16 +96,16 @@ def shares(x: Array) -> Array:
 
 
 def _in_turn(weights: Array, scales: Array, upper: Array, largest: int) -> Array:
-    """Integers of [groups, channels, reduction] weights."""
-    left = weights.astype(np.float32).copy()
+    """Integers of [groups, channels, reduction] weights; scales are [groups, channels, blocks]."""
+    from app.engine.planning.precision.rounding.compiled import in_turn  # imports numba
+
+    left = np.array(weights, np.float32, order="C")
     integers = np.zeros(weights.shape, np.int8)
     for begin in range(0, weights.shape[-1], COLUMNS):
         end = min(begin + COLUMNS, weights.shape[-1])
         errors = np.zeros((*weights.shape[:2], end - begin), np.float32)
-        for k in range(begin, end):
-            q = np.clip(np.rint(left[..., k] / scales[..., k]), -largest, largest)
-            integers[..., k] = q
-            errors[..., k - begin] = (left[..., k] - q * scales[..., k]) / upper[:, None, k, k]
-            left[..., k:end] -= errors[..., k - begin, None] * upper[:, None, k, k:end]
+        for group in range(len(left)):
+            own = left[group], scales[group], upper[group]
+            in_turn(*own, begin, end, np.float32(largest), integers[group], errors[group])
         left[..., end:] -= errors @ upper[:, begin:end, end:]
     return integers

@@ -12,8 +12,6 @@ Array = np.ndarray[Any, Any]
 
 # Shares of the largest magnitude of a channel that are tried as the largest that its integers hold.
 SHARES = np.linspace(1.0, 0.6, 17)
-# Weights whose scales are found at once: all that is computed of them stays in the second cache.
-PART = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,29 +34,18 @@ def rounded(site: Site, row: Candidate) -> Rounded:
 
     Zeros stay zero. A channel of zeros has scale 1.
     """
-    lying = _lines(site, row)
-    scales = np.ones((*lying.shape[:-1], 1), np.float32)
-    step = max(PART * len(lying) // max(lying.size, 1), 1)
-    for start in range(0, len(lying), step):
-        part = slice(start, start + step)
-        scales[part] = _best_scales(lying[part], row.largest)
-    integers = _integers(lying, scales, row.largest).astype(np.int8)
-    return Rounded(_standing(integers, site), _scales(scales[..., 0], site, row))
+    from app.engine.planning.precision.rounding.compiled import best_scales  # imports numba
 
-
-def _best_scales(lying: Array, limit: int) -> Array:
-    """The scale that loses least, of each run of elements along the last axis."""
-    largest = np.abs(lying).max(axis=-1, keepdims=True, initial=0.0)
+    lying, limit = _lines(site, row), np.float32(row.largest)
+    scales = np.ones(lying.shape[:-1], np.float32)
     # A subnormal scale would lose the digits of its quotients.
-    largest = np.where(largest < limit * np.finfo(np.float32).tiny, np.float32(limit), largest)
-    best = np.full(largest.shape, np.inf)
-    scales = np.ones(largest.shape, np.float32)
-    for share in SHARES:
-        tried = (largest * np.float32(share / limit)).astype(np.float32)
-        lost = np.square(_restored(lying, tried, limit) - lying, dtype=np.float64).sum(-1, keepdims=True)
-        better = lost < best
-        best, scales = np.where(better, lost, best), np.where(better, tried, scales)
-    return scales
+    tiny = limit * np.finfo(np.float32).tiny
+    lines = lying.reshape(-1, lying.shape[-1])
+    best_scales(lines, (SHARES / row.largest).astype(np.float32), limit, tiny, scales.reshape(-1))
+    integers = np.empty(lying.shape, np.int8)
+    for part, own, scale in zip(integers, lying, scales, strict=True):  # floats of one channel
+        part[...] = _integers(own, scale[..., np.newaxis], row.largest)
+    return Rounded(_standing(integers, site), _scales(scales, site, row))
 
 
 def restored(site: Site, found: Rounded) -> Array:
@@ -95,8 +82,3 @@ def _scales(scales: Array, site: Site, row: Candidate) -> Array:
 
 def _integers(x: Array, scales: Array, largest: int) -> Array:
     return np.clip(np.rint(x / scales), -largest, largest)
-
-
-def _restored(x: Array, scales: Array, largest: int) -> Array:
-    found: Array = _integers(x, scales, largest) * scales
-    return found

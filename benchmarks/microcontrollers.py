@@ -2,8 +2,8 @@
 
 One byte a value; activations alone, without weights, the network's input, scratch and code, as the published
 figures count. `executed` are plans of the networks with random weights, run in poisoned memory and compared
-with the plan of the same implementations without strips; its arena, beside that of the fastest plan, is all that
-it works in, with scratch, cursors and padding. The others
+with the plan of the same implementations without strips; its arena, beside that of the fastest plan, is all
+that it works in, with scratch, cursors and padding. The others
 are predicted: `rings` and `rows` are placed and replayed by the checker, plans with columns computed
 twice are counted by their rings.
 
@@ -92,7 +92,9 @@ def executed(size: int, multiplier: float, residuals: bool, rounded_to_8: bool) 
         loaded, registry = load(net.save(Path(folder) / "net.onnx")), load_registry()
         canonical = session.canonical(loaded, host(), options, Bindings(), registry)
         plain, program = (session.planned(canonical, o) for o in (options, least))
-        without = replace(program.compilation.concessions, streams=())  # a mean may be summed in another order
+        without = replace(
+            program.compilation.concessions, streams=()
+        )  # a mean may be summed in another order
         inputs = samples(plain.compilation.graph.inputs)
         outputs = []
         for one in (session.builder(canonical, least)(without), program):

@@ -84,7 +84,7 @@ def _parts(asked: Streamed, compilation: Compilation) -> tuple[StreamPart, ...] 
     parts = []
     for group in stable_order(dependencies(compilation)):
         if group.name in rows:
-            strips = strips_of(group, chosen[group], compilation, context)
+            strips = strips_of(group, chosen[group], compilation, context, heads=asked.heads)
             if isinstance(strips, str):
                 return f"{group.name!r}: {strips}"
             whole = -(-rows[group.name] // strips.step) * strips.step

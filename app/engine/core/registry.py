@@ -145,8 +145,6 @@ class Padding:
 
 UNDEFINED, LANEWISE = Padding(), Padding(leaves="f(0)")
 ZERO_READER, ZERO_WRITER = Padding(reads="zero"), Padding(leaves="zero")
-
-
 SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
 
 
@@ -494,7 +492,8 @@ def load() -> Registry:
         backends,
         tuple(rule for _, rule in _rows(modules, "REWRITES")),
         {op: symbol for _, module in tables for op, symbol in getattr(module, "SYMBOLS", {}).items()},
-        *(_unique(k, _rows(modules, k), lambda row: row.name) for k in ("STRIP_ROWS", "HEAD_STRIP_ROWS")),
+        _unique("strips", _rows(modules, "STRIP_ROWS"), lambda row: row.name),
+        _unique("strips of heads", _rows(modules, "HEAD_STRIP_ROWS"), lambda row: row.name),
         CoreSet(*(tuple(row for _, row in _rows(tables, k)) for k in ("CORE", "EXPRESSED", "OUTSIDE"))),
         tuple(describe for _, describe in _rows(modules, "DESCRIBERS")),
     )

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from app.engine.core.group import Group
 from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
-from app.engine.core.streams.strips import MATRIX, StripRow
+from app.engine.core.streams.strips import IMAGE, MATRIX, StripRow
 from app.engine.memory.rows.geometry import ROW
 from app.engine.passes.streams.segments import strips_of
 from app.engine.planning.streams.proposals import Streams, proposals
@@ -53,7 +53,7 @@ def in_matrix_strips(program: Program, goals: tuple[int, ...] = ()) -> tuple[Str
     taken = {name for stream in streams for name in stream.groups}
     in_rows = (
         tuple(stream for stream in rows if not taken & {*stream.groups})
-        for rows in ((), *proposals(program, goals))
+        for rows in ((), *proposals(program, goals, (IMAGE, MATRIX)))
     )
     return tuple(dict.fromkeys(found for rows in in_rows if (found := (*streams, *rows))))
 

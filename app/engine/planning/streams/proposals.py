@@ -29,7 +29,9 @@ NEAR = 3  # the largest within a goal beside them; arenas are somewhat larger th
 Streams = tuple[Streamed, ...]
 
 
-def proposals(program: Program, goals: Sequence[int] = ()) -> tuple[Streams, ...]:
+def proposals(
+    program: Program, goals: Sequence[int] = (), axes: Sequence[str] = (IMAGE,)
+) -> tuple[Streams, ...]:
     """Streams in place of groups of a plan that has none, of more bytes and less time first.
 
     Among them are those that are predicted to be the fastest within each of the goals, in bytes.
@@ -37,7 +39,7 @@ def proposals(program: Program, goals: Sequence[int] = ()) -> tuple[Streams, ...
     """
     if program.compilation.bindings.region is not None:
         return ()
-    runs = [_Run(parts, program.compilation) for parts in consecutive(program)]
+    runs = [_Run(parts, program.compilation) for parts in consecutive(program, axes)]
     labels = {run: run.cuts() for run in runs}
     limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)
     chosen = {*limits[:: max(len(limits) // MOST, 1)], *limits[-1:]}
@@ -73,14 +75,14 @@ def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denie
     return tuple(found)
 
 
-def consecutive(program: Program) -> list[list[StreamPart]]:
-    """Steps that follow one another and have strips; two at least."""
+def consecutive(program: Program, axes: Sequence[str] = (IMAGE,)) -> list[list[StreamPart]]:
+    """Steps that follow one another and have strips of rows along the same of these axes; two at least."""
     compilation = program.compilation
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     runs: list[list[StreamPart]] = [[]]
     for step in program.steps:
         strips = strips_of(step.group, step.choice, compilation, context)
-        if isinstance(strips, str):
+        if isinstance(strips, str) or strips.axis not in axes:
             runs.append([])
         else:
             if runs[-1] and runs[-1][-1].strips.axis != strips.axis:

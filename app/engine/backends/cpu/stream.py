@@ -14,7 +14,7 @@ from app.engine.core.calls import Call, Constant, Jump, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.core.streams.stream_group import STREAM, StreamGroup
-from app.engine.core.streams.strips import HEADS, CallOf, RowsPlace, Strip
+from app.engine.core.streams.strips import CallOf, RowsPlace, Strip
 from app.engine.cost.strips import predicted
 from app.engine.memory.rows import loops
 from app.engine.memory.rows.emit import row_places
@@ -77,13 +77,14 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     entries = Constant(np.array(table, np.int32))
     of = []
     last = len(group.parts) - 1
-    by_heads = group.parts[0].strips.axis == HEADS  # a turn is a head of all, which share a cursor
     for number, part in enumerate(group.parts):
         scratch = group.memory.scratch[number] or 0
-        cursor = last if by_heads else number
+        cursor = last if group.by_heads else number  # which all heads of a turn share
         strip = Strip(part.rows, places, cursors, cursor, memory, scratch, entries)
         of.append(part.strips.lower(part.group, replace(context, tuning=part.choice.tuning), strip))
-    shared = [n for n, part in enumerate(group.parts) if part.strips.shared and (n == last or not by_heads)]
+    shared = [
+        n for n, part in enumerate(group.parts) if part.strips.shared and (n == last or not group.by_heads)
+    ]
     loops_of = _Table(tuple(of), {number: partial(_advance, cursors, number) for number in shared})
     program = group.memory.program
     starts = Constant(np.array(program.starts, np.int64))

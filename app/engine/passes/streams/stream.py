@@ -115,9 +115,10 @@ def _reason(stream: StreamGroup, parts: Sequence[StreamPart]) -> str:
     counts = Counter(part.choice.implementation.name for part in parts)
     named = ", ".join(f"{count} x {name}" for name, count in counts.items())
     memory = stream.memory
+    how = "head by head" if stream.by_heads else "in strips of rows"
     kind = "rings" if memory.table is None else "rows"
     proved = "the least" if memory.nbytes == memory.lower_bound else f"at least {memory.lower_bound}"
     return (
-        f"for a smaller arena, {len(parts)} groups in strips of rows: {named}; {kind} and scratch take "
+        f"for a smaller arena, {len(parts)} groups {how}: {named}; {kind} and scratch take "
         f"{memory.nbytes} byte ({proved}); seconds are predicted"
     )

@@ -145,8 +145,6 @@ class Padding:
 
 UNDEFINED, LANEWISE = Padding(), Padding(leaves="f(0)")
 ZERO_READER, ZERO_WRITER = Padding(reads="zero"), Padding(leaves="zero")
-
-
 SymbolOf: TypeAlias = Callable[[ir.Node], Symbol]
 
 
@@ -403,10 +401,10 @@ class Registry:
     rewrites: tuple[RewriteRule, ...] = ()
     symbols: Mapping[str, SymbolOf] = field(default_factory=dict)  # by operators of ONNX
     strips: Mapping[str, StripRow] = field(default_factory=dict)  # by implementations
+    heads: Mapping[str, StripRow] = field(default_factory=dict)  # the same of strips that are heads
     core: CoreSet = field(default_factory=CoreSet)
     describers: tuple[Describer, ...] = ()
-    # By operator and backends, see `candidates`: asked several times for every group.
-    _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(
+    _candidates: dict[tuple[str, tuple[str, ...]], tuple[Implementation, ...]] = field(  # see `candidates`
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -469,7 +467,7 @@ def load() -> Registry:
     """Tables of operators, of our backends and of those of installed packages.
 
     Modules of operators hold OPERATORS, SYMBOLS, CORE, EXPRESSED and OUTSIDE, those of backends BACKENDS,
-    IMPLEMENTATIONS, STRIP_ROWS, REWRITES and DESCRIBERS.
+    IMPLEMENTATIONS, STRIP_ROWS, HEAD_STRIP_ROWS, REWRITES and DESCRIBERS.
 
     Raises:
         ValueError: two rows claim the same operator, backend or implementation, or a rule has no backend.
@@ -495,6 +493,7 @@ def load() -> Registry:
         tuple(rule for _, rule in _rows(modules, "REWRITES")),
         {op: symbol for _, module in tables for op, symbol in getattr(module, "SYMBOLS", {}).items()},
         _unique("strips", _rows(modules, "STRIP_ROWS"), lambda row: row.name),
+        _unique("strips of heads", _rows(modules, "HEAD_STRIP_ROWS"), lambda row: row.name),
         CoreSet(*(tuple(row for _, row in _rows(tables, k)) for k in ("CORE", "EXPRESSED", "OUTSIDE"))),
         tuple(describe for _, describe in _rows(modules, "DESCRIBERS")),
     )

@@ -2,6 +2,7 @@
 
 from app.engine.core import graph
 from app.engine.core.streams.stream_group import StreamPart
+from app.engine.core.streams.strips import HEADS, lines_of
 from app.engine.cost.roofline import NEAR
 from app.engine.types.target import Target
 
@@ -16,7 +17,9 @@ def predicted(part: StreamPart, calls: int, target: Target) -> float:
     A strip reads weights again that do not stay near, and its last tiles have fewer pixels. What it gains,
     rows that are still in a cache, is not predicted.
     """
-    rows, columns = graph.static_shape(part.group.outputs[0])[2:]
+    if part.strips.axis == HEADS:  # each reads weights of its own
+        return part.choice.seconds + calls * CALL
+    rows, columns = lines_of(part.group.outputs[0], part.strips.axis)
     pixels = rows * columns
     each, first = part.strips.pace
     pace = each + first * calls / max(rows, 1)

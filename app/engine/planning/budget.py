@@ -13,6 +13,7 @@ from app.engine.core import graph
 from app.engine.core.program import Program
 from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
+from app.engine.planning.streams.matrix_strips import denied_for_strips, in_matrix_strips
 from app.engine.planning.streams.proposals import Streams, proposals, with_fewer_rows
 from app.engine.types.errors import CapacityError
 from app.engine.types.layout import LAST
@@ -227,6 +228,7 @@ class _Search:
         if _has_bytes_last(start):  # no strips are of these
             plain = self.plan(dataclasses.replace(_concessions(start), row_major_only=True))
             start = start if plain is None else plain
+        best = self._in_matrix_strips(best, start, goal)
         proposed = proposals(start, (goal,))
         best = self.better(self._in_strips(start, proposed), best, goal)
         for denied in with_fewer_rows(start, proposed[-1]) if proposed else ():
@@ -236,6 +238,19 @@ class _Search:
                 smallest_last = proposals(other)[-SMALLEST:]
                 best = self.better(self._in_strips(other, smallest_last), best, goal)
         return best
+
+    def _in_matrix_strips(self, best: Program, start: Program, goal: int) -> Program:
+        """The best plan, also of those with products in strips of rows and attention head by head."""
+        denied = denied_for_strips(start)
+        self._left = max(self._left, 1)
+        base = self.plan(dataclasses.replace(_concessions(start), denied=denied | _concessions(best).denied))
+        if base is None or not (found := in_matrix_strips(base, (goal,))):
+            return best
+        # The smallest first: what lies beside the strips may need rows of less memory, in all plans then.
+        least = self.better(self._in_strips(base, found[-1:]), base, goal)
+        least = self.closed(least, max(self.rows(least).bound or 0, goal))
+        best = self.better(self._in_strips(least, found), best, goal)
+        return min(best, least, key=lambda p: _merit(p, goal))
 
     def _in_strips(self, program: Program, proposed: Sequence[Streams]) -> Iterable[MemoryConcessions]:
         """The concessions of a program with streams; a plan of each is always allowed."""

@@ -94,7 +94,9 @@ def _group_line(index: int, group: Group, compilation: Compilation, decisions: M
 
 
 def _strips(group: StreamGroup) -> str:
-    """Number of groups that run in strips, rows of these, and bytes of rings and scratch."""
+    """Number of groups that run in strips, rows of these or heads, and bytes of rings and scratch."""
+    if group.by_heads:
+        return f"{len(group.parts)} groups head by head, {group.memory.nbytes} byte of heads and scratch"
     rows = [part.rows for part in group.parts]
     span = str(rows[0]) if min(rows) == max(rows) else f"{min(rows)} to {max(rows)}"
     return f"{len(rows)} groups in strips of {span} rows, {group.memory.nbytes} byte of rings and scratch"

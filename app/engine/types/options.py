@@ -121,10 +121,12 @@ class Streamed:
     Attributes:
         groups: their names.
         rows: that a call of each computes at most.
+        heads: whether strips are heads of attention, and not rows.
     """
 
     groups: tuple[str, ...]
     rows: tuple[int, ...]
+    heads: bool = False
 
 
 Denied: TypeAlias = tuple[str, str]  # name of a group's anchor, and of a row that is not to compute it

@@ -137,8 +137,8 @@ def scaled(x, n, factor):
         x[i] *= factor
 
 
-def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
-    {unpack}
+def kernel(q, k, v, mask, y, scalars, sizes, work{cursors}, begin, end, thread):
+    {unpack}{turn}
     spare = at(work, thread * work_step)
     turned = at(spare, spare_size)
     packed = at(turned, keys_size)
@@ -206,7 +206,7 @@ def kernel(q, k, v, mask, y, scalars, sizes, work, begin, end, thread):
 """
 
 
-def emit(lanes: int, mask: str, cached: str = "float32") -> Sources:
+def emit(lanes: int, mask: str, cached: str = "float32", operator: int = -1) -> Sources:
     """The module of attention, y[b, h, s, :] = softmax(scale * q k' + mask) v, float32.
 
     q: [b, heads, rows, depth], k: [b, heads / group, keys, depth], v: [.., width]; each begins
@@ -219,6 +219,8 @@ def emit(lanes: int, mask: str, cached: str = "float32") -> Sources:
         lanes: float32 in a register.
         mask: T, `float32` or `bool`.
         cached: type of keys and values, which are float32 once they are packed.
+        operator: number of the cursor that tells which head of y is computed, where a call computes one: the
+            kernel then takes int64* cursors after work. -1 for all heads.
     """
     boolean = mask == "bool"
     kernel = _KERNEL.format(
@@ -228,5 +230,7 @@ def emit(lanes: int, mask: str, cached: str = "float32") -> Sources:
         hides="bias" if boolean else "at(hides, row * mask_q + key)",
         bias="ZERO if mask[j * step] else LOWEST" if boolean else "mask[j * step]",
         unpack=AttentionBlocksSizes.unpack(),
+        cursors=", cursors" if operator >= 0 else "",
+        turn=f"\n    y = at(y, cursors[{operator}] * y_h)" if operator >= 0 else "",
     )
     return product_library("float32", lanes, TILES), kernel

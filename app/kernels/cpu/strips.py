@@ -92,3 +92,8 @@ def end_turn(counter, again, turns, begin, end):
     """Count a turn, and set `again` where another one follows; types int64*, int64*, int64."""
     counter[0] += 1
     again[0] = counter[0] < turns
+
+
+def advance(cursors, operator, rows, begin, end):
+    """Advance the cursor of an operator whose kernel leaves it: threads read it beside each other."""
+    cursors[operator] += rows

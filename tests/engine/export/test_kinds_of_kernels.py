@@ -10,7 +10,7 @@ import pytest
 
 from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
-from app.engine.core.streams.stream_group import STREAM
+from app.engine.core.streams.stream_group import STREAM, StreamGroup
 from app.engine.export.image import rejections
 from app.engine.export.library import library
 from app.engine.model.load import load
@@ -24,6 +24,7 @@ from tests.engine.export.test_library import drawn, instance, planned, pytestmar
 from tests.engine.export.test_static_program import check as check_alone
 from tests.engine.export.test_static_program import needs_linker
 from tests.engine.passes.streams.chains import OPTIONS, inverted_residuals
+from tests.engine.passes.streams.transformers import attention
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 TEXTS = {
@@ -108,6 +109,16 @@ def test_strips_of_rows_are_rows_of_the_library(
     in_strips: Program, compiler: Compiler, tmp_path: Path
 ) -> None:
     check(in_strips, compiler, tmp_path)
+
+
+def test_heads_are_rows_of_the_library(compiler: Compiler, tmp_path: Path) -> None:
+    options = replace(OPTIONS, prefer="memory")
+    loaded = load(attention(tmp_path / "layer.onnx", 64))
+    program = session.planned(
+        session.canonical(loaded, host(), options, Bindings(), load_registry()), options
+    )
+    assert any(s.group.by_heads for s in program.steps if isinstance(s.group, StreamGroup))
+    check(program, compiler, tmp_path)
 
 
 @needs_linker

@@ -1,5 +1,7 @@
 """Rows of attention, float32: the operator, with key-value cache, or the chain of nodes that spells it."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_ir as ir
 
@@ -168,12 +170,32 @@ def _blocks_rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     core, _ = attention.prepared(group)
-    batch, heads, rows, _ = core.q.shape
-    if 0 in (batch, heads, rows, core.v.shape[3]):
+    if 0 in (*core.q.shape[:3], core.v.shape[3]):
         return _before(group)
-    mask, sizes, cached = core.mask, _sizes(core, context), _cache_pointer(group)
+    return (*_before(group), blocks_call(core, _cache_pointer(group), context))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cursor:
+    """Cursors of which one, by its number, tells which head of the result a call computes.
+
+    A block of scores has so many rows at most.
+    """
+
+    cursors: Workspace
+    number: int
+    rows: int
+
+
+def blocks_call(
+    core: Core, cached: str, context: PlanningContext, cursor: Cursor | None = None
+) -> KernelCall:
+    """The call of attention by blocks; of the head that a cursor tells where there is one."""
+    batch, heads = core.q.shape[:2]
+    mask, sizes = core.mask, _sizes(core, context, LARGEST_BLOCK if cursor is None else cursor.rows)
     dtype = "float32" if mask is None else _dtype(mask)
-    call = typed_call(
+    cursors = () if cursor is None else (("int64*", cursor.cursors),)
+    return typed_call(
         "app.kernels.cpu.attention_blocks:emit",
         (
             (POINTER, core.q.value),
@@ -184,11 +206,16 @@ def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
             (POINTER, Constant(np.array([core.scale, 1], np.float32))),
             size_operand(sizes),
             (POINTER, Workspace(4 * sizes.work_step, per_thread=True)),
+            *cursors,
         ),
         batch * heads * sizes.parts,
-        (context.target.vector_lanes, dtype, cached.removesuffix("*")),
+        (
+            context.target.vector_lanes,
+            dtype,
+            cached.removesuffix("*"),
+            *(() if cursor is None else (cursor.number,)),
+        ),
     )
-    return (*_before(group), call)
 
 
 def _cache_pointer(group: Group) -> str:
@@ -226,7 +253,7 @@ def strides(core: Core) -> dict[str, int]:
     }
 
 
-def _sizes(core: Core, context: PlanningContext) -> AttentionBlocksSizes:
+def _sizes(core: Core, context: PlanningContext, largest: int) -> AttentionBlocksSizes:
     batch, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
     lanes = context.target.vector_lanes
@@ -240,8 +267,9 @@ def _sizes(core: Core, context: PlanningContext) -> AttentionBlocksSizes:
     ):
         parts += 1
     part_rows = -(-rows // parts)
-    largest_block = CAUSAL_TILES * TILES[lanes][0] if core.causal else LARGEST_BLOCK
-    most = max(min(SCORE_BYTES // (4 * block_keys), largest_block), 1)
+    if core.causal:
+        largest = min(largest, CAUSAL_TILES * TILES[lanes][0])
+    most = max(min(SCORE_BYTES // (4 * block_keys), largest), 1)
     block_rows = blocking.balanced(part_rows, most, TILES[lanes][0])
 
     def lines(elements: int) -> int:
@@ -251,7 +279,7 @@ def _sizes(core: Core, context: PlanningContext) -> AttentionBlocksSizes:
         "spare_size": tiles.spare("float32", lanes, TILES),
         "keys_size": lines(block_keys * max(depth, 1) + lanes),
         "values_size": lines(-(-width // columns) * columns * block_keys + lanes),
-        "biased_size": lines(block_rows * block_keys),
+        "biased_size": 0 if core.mask is None else lines(block_rows * block_keys),
     }
     return AttentionBlocksSizes(
         **strides(core),

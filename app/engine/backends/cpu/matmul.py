@@ -143,8 +143,14 @@ class Tiling:
         """Columns of a panel."""
         return tiles.columns_of(self.dtype, self.lanes, self.shapes)
 
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return self.shapes[self.lanes][0]
 
-def _tiling(product: Product, dtype: str, context: PlanningContext, *, packed: bool) -> Tiling:
+
+def tiling(product: Product, dtype: str, context: PlanningContext, *, packed: bool) -> Tiling:
+    """How a product is cut."""
     lanes = context.target.vector_lanes
     shapes = _shapes(product.n, dtype, lanes)
     width = tiles.columns_of(dtype, lanes, shapes)
@@ -307,18 +313,18 @@ def product_call(
     if array is not None:
         matrix = matrices(product, array)
         weights = lambda: matrix  # noqa: E731  # of nothing that depends on the rows: shapes share it
-    tiling = _tiling(product, dtype or kind.name, context, packed=weights is not None)
+    own = tiling(product, dtype or kind.name, context, packed=weights is not None)
     nothing = Constant(np.zeros(1, kind))
-    sizes = _sizes(product, tiling, added, epilogue, kind.itemsize)
+    sizes = _sizes(product, own, added, epilogue, kind.itemsize)
     pointer = f"{kind.name}*"
-    b = product.b if weights is None else _panels(product, weights, tiling)
+    b = product.b if weights is None else _panels(product, weights, own)
     scalars = Constant(epilogue.scalars(kind, added.alpha, added.beta))
     addends = (added.rows or nothing, added.columns or nothing, added.residual or nothing, scalars)
     operands = (
         (pointer, a),
-        (f"{tiles.right_element(tiling.dtype)}*", b),
+        (f"{tiles.right_element(own.dtype)}*", b),
         *of_type(pointer, y, *addends),
-        ("int64*", Constant(_offset_table(product, tiling, added))),
+        ("int64*", Constant(_offset_table(product, own, added))),
         size_operand(sizes),
         (pointer, Workspace(sizes.work_step * kind.itemsize, per_thread=True)),
         *epilogue.arguments,
@@ -326,9 +332,15 @@ def product_call(
     return typed_call(
         "app.kernels.cpu.gemm:emit",
         operands,
-        len(product.offsets) * -(-product.m // tiling.m) * -(-product.n // tiling.n),
-        static=(tiling.dtype, tiling.lanes, *epilogue.static, *_columns_static(product.n, tiling)),
+        len(product.offsets) * -(-product.m // own.m) * -(-product.n // own.n),
+        static=(own.dtype, own.lanes, *epilogue.static, *_columns_static(product.n, own)),
     )
+
+
+def panels(product: Product, tiling: Tiling) -> Constant:
+    """A constant second operand as the tiles read it."""
+    matrix = matrices(product, graph.array(product.b))
+    return _panels(product, lambda: matrix, tiling)
 
 
 def _panels(product: Product, weights: Callable[[], Array], tiling: Tiling) -> Constant:

@@ -1,8 +1,9 @@
 """The row of streams: groups whose kernels run in turn on strips of rows, in loops of the compiled driver."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -34,10 +35,12 @@ class _Table:
 
     Attributes:
         of: the call of an operator for a number of rows, by its number.
+        advances: the call after it that advances its cursor, where its own does not.
         counters: number of the turn, and whether another one follows, by depth of the loop.
     """
 
     of: tuple[CallOf, ...]
+    advances: Mapping[int, Callable[[int], KernelCall]]
     calls: list[Call] = field(default_factory=list)
     counters: list[tuple[Workspace, Workspace]] = field(default_factory=list)
     known: dict[tuple[int, int], KernelCall] = field(default_factory=dict)
@@ -51,6 +54,8 @@ class _Table:
             if key not in self.known:
                 self.known[key] = self.of[item.operator](item.rows)
             self.calls.append(self.known[key])
+            if item.operator in self.advances:
+                self.calls.append(self.advances[item.operator](item.rows))
 
     def _add_loop(self, loop: loops.Loop, depth: int) -> None:
         if depth == len(self.counters):
@@ -71,17 +76,26 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     places = _places(group, memory, table)
     entries = Constant(np.array(table, np.int32))
     of = []
+    last = len(group.parts) - 1
     for number, part in enumerate(group.parts):
         scratch = group.memory.scratch[number] or 0
-        strip = Strip(part.rows, places, cursors, number, memory, scratch, entries)
+        cursor = last if group.by_heads else number  # which all heads of a turn share
+        strip = Strip(part.rows, places, cursors, cursor, memory, scratch, entries)
         of.append(part.strips.lower(part.group, replace(context, tuning=part.choice.tuning), strip))
-    loops_of = _Table(tuple(of))
+    shared = [
+        n for n, part in enumerate(group.parts) if part.strips.shared and (n == last or not group.by_heads)
+    ]
+    loops_of = _Table(tuple(of), {number: partial(_advance, cursors, number) for number in shared})
     program = group.memory.program
     starts = Constant(np.array(program.starts, np.int64))
     start: Operands = (("int64*", cursors), ("int64*", starts), len(group.parts))
     loops_of.calls.append(kernel_call(f"{KERNELS}:begin_strips", start, 1))
     loops_of.add(program.items)
     return tuple(loops_of.calls)
+
+
+def _advance(cursors: Workspace, operator: int, rows: int) -> KernelCall:
+    return kernel_call(f"{KERNELS}:advance", (("int64*", cursors), operator, rows), 1)
 
 
 def _places(group: StreamGroup, memory: Workspace, table: list[int]) -> Mapping[ir.Value, RowsPlace]:

@@ -97,7 +97,8 @@ def _places(group: Group, strip: Strip, rows: int) -> tuple[RowsPlace, RowsPlace
     return strip.places[x], strip.places[y], at_output
 
 
-def _rings(strip: Strip, x: RowsPlace, y: RowsPlace, beside: RowsPlace) -> RingSizes:
+def rings_of(strip: Strip, x: RowsPlace, y: RowsPlace, beside: RowsPlace) -> RingSizes:
+    """Rings of the input, the output, and what is read beside it, for one operator of a stream."""
     return RingSizes(
         operator=strip.operator,
         work_at=strip.scratch // ELEMENT,
@@ -113,7 +114,7 @@ def _rings(strip: Strip, x: RowsPlace, y: RowsPlace, beside: RowsPlace) -> RingS
     )
 
 
-def _in_places(operands: Sequence[Operand], strip: Strip) -> tuple[Operand, ...]:
+def in_places(operands: Sequence[Operand], strip: Strip) -> tuple[Operand, ...]:
     """Operands, images of the stream by what they lie in."""
     found = []
     for kind, argument in operands:
@@ -147,7 +148,7 @@ def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip
         ("float32*", x.argument),
         ("float32*", nchwc_geometry.packed_weights(group, shape, parts, lanes, "float32")),
         ("float32*", y.argument),
-        *_in_places(ends.addends, strip),
+        *in_places(ends.addends, strip),
         *of_type("int64*", Constant(pixels.astype(np.int64)), Constant(taps)),
         size_operand(sizes),
     )
@@ -156,8 +157,8 @@ def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip
         "app.kernels.cpu.strip_conv:emit",
         before,
         strip,
-        _rings(strip, x, y, beside),
-        (("float32*", strip.memory), *_in_places(ends.operands, strip)),
+        rings_of(strip, x, y, beside),
+        (("float32*", strip.memory), *in_places(ends.operands, strip)),
         (lanes, parts.wide, widths, *ends.static),
     )
 
@@ -175,15 +176,15 @@ def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> Ca
         ("float32*", x.argument),
         ("float32*", nchwc_depthwise.packed_weights(group, lanes)),
         ("float32*", y.argument),
-        *_in_places(ends.with_bias(blocks * lanes).addends, strip),
+        *in_places(ends.with_bias(blocks * lanes).addends, strip),
         size_operand(sizes),
     )
     return _calls(
         "app.kernels.cpu.nchwc_depthwise:emit_strip",
         before,
         strip,
-        _rings(strip, x, y, beside),
-        (("float32*", strip.memory), *_in_places(ends.operands, strip)),
+        rings_of(strip, x, y, beside),
+        (("float32*", strip.memory), *in_places(ends.operands, strip)),
         (*nchwc_depthwise.unrolled(axes, lanes, ends), *ends.static),
     )
 
@@ -214,7 +215,7 @@ def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext,
         ("float32*", x.argument),
         ("float32*", winograd.packed_weights(form, group, context)),
         ("float32*", y.argument),
-        *_in_places(ends.with_bias(sizes.filters * lanes).addends, strip),
+        *in_places(ends.with_bias(sizes.filters * lanes).addends, strip),
         size_operand(sizes),
     )
     buffer = _winograd_buffer(form, ends, lanes)
@@ -222,8 +223,8 @@ def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext,
         "app.kernels.cpu.strip_winograd:emit",
         before,
         strip,
-        _rings(strip, x, y, beside),
-        (("float32*", strip.memory), *_in_places(ends.operands, strip)),
+        rings_of(strip, x, y, beside),
+        (("float32*", strip.memory), *in_places(ends.operands, strip)),
         (lanes, form.m, form.taps, min(sizes.filters, 2), buffer, *ends.static, form.dtype(context)),
     )
 
@@ -257,7 +258,7 @@ def _pool_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
         *(blocks, g.size[2], g.out[1], g.out[2], *found.whole, g.dilations[1], g.dilations[2] * lanes),
     )
     kernel = "app.kernels.cpu.nchwc_pool:emit_strip"
-    return _calls(kernel, before, strip, _rings(strip, x, y, beside), (), found.static)
+    return _calls(kernel, before, strip, rings_of(strip, x, y, beside), (), found.static)
 
 
 STRIP_ROWS = (

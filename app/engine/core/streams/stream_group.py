@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from app.engine.core.group import Group
 from app.engine.core.plan import Choice
-from app.engine.core.streams.strips import StripRow
+from app.engine.core.streams.strips import HEADS, StripRow
 from app.engine.memory.rows.workspace import Workspace
 
 STREAM = "Stream"  # the operator of a group that runs others in strips
@@ -42,3 +42,8 @@ class StreamGroup(Group):
     parts: tuple[StreamPart, ...]
     memory: Workspace
     images: Mapping[str, ir.Value]
+
+    @property
+    def by_heads(self) -> bool:
+        """True if strips are heads of attention: a turn is a head of all parts."""
+        return self.parts[0].strips.axis == HEADS

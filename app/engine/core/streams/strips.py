@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
+from app.engine.core import graph
 from app.engine.core.calls import Argument, Constant, KernelCall, Workspace
 from app.engine.core.group import Group
 from app.engine.memory.rows.geometry import RowMap
@@ -58,6 +59,9 @@ class Strip:
     table: Constant
 
 
+# What rows are: lines of [1, C, H, W], rows of [..., M, N], or columns of a head of attention of all tokens.
+IMAGE, MATRIX, HEADS = "image", "matrix", "heads"
+
 RowMaps: TypeAlias = tuple[tuple[ir.Value, RowMap], ...]
 CallOf: TypeAlias = Callable[[int], KernelCall]  # from a number of rows to the call that computes so many
 
@@ -75,6 +79,9 @@ class StripRow:
         step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
         expansion: bytes of its weights for a byte of those of the model.
         anywhere: rows may lie in any place, which it reads from a table; otherwise in rings.
+        axis: what rows are; those of a stream are all the same.
+        heads: of a group whose rows are heads, if it tells their number.
+        shared: several threads may run the call, which leaves its cursor to a call of its own.
         pace: (a, b), measured: strips of r rows take a + b / r times as long as all rows at once, beside what
             `app.engine.cost.strips` predicts for every kernel.
     """
@@ -87,4 +94,15 @@ class StripRow:
     step: int = 1
     expansion: float = 1.0
     anywhere: bool = False
+    axis: str = IMAGE
+    shared: bool = False
+    heads: Callable[[Group], int] | None = None
     pace: tuple[float, float] = (1.0, 0.0)
+
+
+def lines_of(value: ir.Value, axis: str) -> tuple[int, int]:
+    """Rows of a value, and the pixels of each: columns of an image, one of a matrix."""
+    shape = graph.static_shape(value)
+    if axis == IMAGE:
+        return shape[2], shape[3]
+    return graph.elements(value) // max(shape[-1], 1), 1

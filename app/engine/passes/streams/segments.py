@@ -10,15 +10,16 @@ from app.engine.core.group import Group
 from app.engine.core.plan import Choice, Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import StreamPart
-from app.engine.core.streams.strips import RowMaps, StripRow
+from app.engine.core.streams.strips import HEADS, IMAGE, MATRIX, RowMaps, StripRow, lines_of
 from app.engine.memory.rows.geometry import ROW, Read, RowOperator, RowValue, Segment
 
 
 def strips_of(
-    group: Group, choice: Choice, compilation: Compilation, context: PlanningContext
+    group: Group, choice: Choice, compilation: Compilation, context: PlanningContext, *, heads: bool = False
 ) -> StripRow | str:
-    """How the chosen implementation of a group computes strips of rows; or why it does not."""
-    row = compilation.registry.strips.get(choice.implementation.name)
+    """How the chosen implementation of a group computes strips of rows, or of heads; or why it does not."""
+    registry = compilation.registry
+    row = (registry.heads if heads else registry.strips).get(choice.implementation.name)
     if row is None:
         return f"{choice.implementation.name} has no kernel of strips"
     if choice.views:
@@ -31,6 +32,10 @@ def segment_of(
     parts: Sequence[StreamPart], compilation: Compilation
 ) -> tuple[Segment, dict[str, ir.Value]] | str:
     """Parts, in an order of execution, as operators on rows, and their images by name; or a rejection."""
+    if len({part.strips.axis for part in parts}) > 1:
+        return "rows of some are lines of images, of others rows of matrices"
+    if parts[0].strips.axis == HEADS and not any(part.strips.heads for part in parts):
+        return "none of them tells how many heads there are"
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     made = {v for p in parts for v in p.group.outputs}
     images: dict[str, ir.Value] = {}
@@ -45,7 +50,7 @@ def segment_of(
         operators.append(_operator(part, reads, context))
     members = {part.group for part in parts}
     escaping = _escaping(made, members, compilation)
-    values = tuple(_rows_of(v, compilation) for v in images.values())
+    values = tuple(_rows_of(v, made, parts, compilation) for v in images.values())
     inputs = tuple(name for name, v in images.items() if v not in made)
     outputs = tuple(name for name, v in images.items() if v in escaping)
     kept = _kept(members, compilation)
@@ -67,11 +72,24 @@ def _operator(part: StreamPart, reads: RowMaps, context: PlanningContext) -> Row
     )
 
 
-def _rows_of(value: ir.Value, compilation: Compilation) -> RowValue:
-    """An image [1, C, H, W] in its layout as H rows of channels or of blocks of them."""
+def _rows_of(
+    value: ir.Value, made: set[ir.Value], parts: Sequence[StreamPart], compilation: Compilation
+) -> RowValue:
+    """An image in its layout as lines of channels or of blocks of them; a matrix as its rows.
+
+    What is made as heads has those of a token side by side; what they are made of is one row.
+    """
+    axis = parts[0].strips.axis
     layout, shape = compilation.plan.require("layout")[value], graph.static_shape(value)
     nbytes = layout.elements(shape) * graph.element_type(value).itemsize
-    return RowValue(value.name or "", shape[2], nbytes // shape[2], layout.physical_shape(shape)[1])
+    if axis == HEADS:
+        heads = next(part.strips.heads(part.group) for part in parts if part.strips.heads)
+        tokens, _ = lines_of(parts[0].group.outputs[0], MATRIX)
+        rows = heads if value in made else 1
+        return RowValue(value.name or "", rows, nbytes // rows, tokens if value in made else 1)
+    rows, _ = lines_of(value, axis)
+    planes = layout.physical_shape(shape)[1] if axis == IMAGE else 1
+    return RowValue(value.name or "", rows, nbytes // rows, planes)
 
 
 def _kept(members: set[Group], compilation: Compilation) -> set[ir.Value]:

@@ -84,7 +84,7 @@ def _parts(asked: Streamed, compilation: Compilation) -> tuple[StreamPart, ...] 
     parts = []
     for group in stable_order(dependencies(compilation)):
         if group.name in rows:
-            strips = strips_of(group, chosen[group], compilation, context)
+            strips = strips_of(group, chosen[group], compilation, context, heads=asked.heads)
             if isinstance(strips, str):
                 return f"{group.name!r}: {strips}"
             whole = -(-rows[group.name] // strips.step) * strips.step
@@ -115,9 +115,10 @@ def _reason(stream: StreamGroup, parts: Sequence[StreamPart]) -> str:
     counts = Counter(part.choice.implementation.name for part in parts)
     named = ", ".join(f"{count} x {name}" for name, count in counts.items())
     memory = stream.memory
+    how = "head by head" if stream.by_heads else "in strips of rows"
     kind = "rings" if memory.table is None else "rows"
     proved = "the least" if memory.nbytes == memory.lower_bound else f"at least {memory.lower_bound}"
     return (
-        f"for a smaller arena, {len(parts)} groups in strips of rows: {named}; {kind} and scratch take "
+        f"for a smaller arena, {len(parts)} groups {how}: {named}; {kind} and scratch take "
         f"{memory.nbytes} byte ({proved}); seconds are predicted"
     )

@@ -13,13 +13,15 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import StreamPart
+from app.engine.core.streams.strips import IMAGE, MATRIX, lines_of
 from app.engine.cost.strips import predicted
 from app.engine.memory.rows.cuts import Counted, Cuts, pareto_cuts
 from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.passes.streams.segments import segment_of, strips_of
 from app.engine.types.options import Denied, Streamed
 
-PIXELS = (1, 56, 112, 224, 448)  # of an output that a strip has at least, in whole rows
+# Pixels of an output that a strip has at least, in whole rows: of images; a row of a matrix counts as one.
+SIZES = {IMAGE: (1, 56, 112, 224, 448), MATRIX: (1, 48, 96, 192, 384)}
 CROSSING = 2  # values at a cut of a segment
 MOST = 8  # proposals, evenly over their bytes
 NEAR = 3  # the largest within a goal beside them; arenas are somewhat larger than what cuts predict
@@ -27,7 +29,9 @@ NEAR = 3  # the largest within a goal beside them; arenas are somewhat larger th
 Streams = tuple[Streamed, ...]
 
 
-def proposals(program: Program, goals: Sequence[int] = ()) -> tuple[Streams, ...]:
+def proposals(
+    program: Program, goals: Sequence[int] = (), axes: Sequence[str] = (IMAGE,)
+) -> tuple[Streams, ...]:
     """Streams in place of groups of a plan that has none, of more bytes and less time first.
 
     Among them are those that are predicted to be the fastest within each of the goals, in bytes.
@@ -35,7 +39,7 @@ def proposals(program: Program, goals: Sequence[int] = ()) -> tuple[Streams, ...
     """
     if program.compilation.bindings.region is not None:
         return ()
-    runs = [_Run(parts, program.compilation) for parts in consecutive(program)]
+    runs = [_Run(parts, program.compilation) for parts in consecutive(program, axes)]
     labels = {run: run.cuts() for run in runs}
     limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)
     chosen = {*limits[:: max(len(limits) // MOST, 1)], *limits[-1:]}
@@ -71,16 +75,18 @@ def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denie
     return tuple(found)
 
 
-def consecutive(program: Program) -> list[list[StreamPart]]:
-    """Steps that follow one another and have strips; two at least."""
+def consecutive(program: Program, axes: Sequence[str] = (IMAGE,)) -> list[list[StreamPart]]:
+    """Steps that follow one another and have strips of rows along the same of these axes; two at least."""
     compilation = program.compilation
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     runs: list[list[StreamPart]] = [[]]
     for step in program.steps:
         strips = strips_of(step.group, step.choice, compilation, context)
-        if isinstance(strips, str):
+        if isinstance(strips, str) or strips.axis not in axes:
             runs.append([])
         else:
+            if runs[-1] and runs[-1][-1].strips.axis != strips.axis:
+                runs.append([])
             runs[-1].append(StreamPart(step.group, step.choice, strips, strips.step))
     return [run for run in runs if len(run) > 1]
 
@@ -125,7 +131,7 @@ class _Run:
         return pareto_cuts(
             whole,
             free,
-            PIXELS,
+            SIZES[next(iter(self._parts.values())).strips.axis],
             self._seconds,
             self._stripped,
             CROSSING,
@@ -142,7 +148,7 @@ class _Run:
 
     def _cut(self, operator: RowOperator, pixels: int) -> RowOperator:
         part = self._parts[operator.name]
-        height, columns = graph.static_shape(part.group.outputs[0])[2:]
+        height, columns = lines_of(part.group.outputs[0], part.strips.axis)
         if not pixels:
             scratch = workspace_bytes(part.choice.calls, self._context.threads)
             return replace(operator, strip=height, scratch=scratch)
@@ -163,6 +169,6 @@ class _Run:
 
     def _operator_seconds(self, name: str, strip: int) -> float:
         part = self._parts[name]
-        calls = -(-graph.static_shape(part.group.outputs[0])[2] // strip)
+        calls = -(-lines_of(part.group.outputs[0], part.strips.axis)[0] // strip)
         target = self._compilation.target
         return self._cache.result((name, "seconds", calls), lambda: predicted(part, calls, target))

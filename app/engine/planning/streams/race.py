@@ -11,6 +11,7 @@ from dataclasses import replace
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.streams.stream_group import StreamGroup
+from app.engine.core.streams.strips import IMAGE
 from app.engine.cost import roofline
 from app.engine.planning.backend_assignment.bench import Bench, Planned
 from app.engine.planning.backend_assignment.race_statistics import (
@@ -43,9 +44,8 @@ def with_fastest(
     What was found is kept in the timings table, so that it is measured once.
     """
     registry = compilation.registry
-    in_strips = {
-        r.op for rows in registry.implementations.values() for r in rows if r.name in registry.strips
-    }
+    of_images = {name for name, strips in registry.strips.items() if strips.axis == IMAGE}
+    in_strips = {r.op for rows in registry.implementations.values() for r in rows if r.name in of_images}
     if not any(node.op_type in in_strips for node in compilation.graph):
         return compilation
     plain = planned(replace(compilation, streams=()), options)

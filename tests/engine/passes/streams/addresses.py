@@ -5,12 +5,16 @@ the tables of rings. Nothing is asked of the schedule but which rows an operator
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 
 from app.engine.core.calls import Argument, Call, Constant, Jump, KernelCall, Workspace
 from app.engine.core.program import Step
 from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.memory.rows.geometry import Segment
 from app.engine.memory.rows.replay import Access, EmittedCall
+from app.kernels.cpu.attention_blocks import AttentionBlocksSizes
+from app.kernels.cpu.codegen.sizes import SizeTable
+from app.kernels.cpu.strip_heads import HeadProductSizes
 from tests.harness import Array
 
 # Numbers in a table of rings, see `app.kernels.cpu.strips.RingSizes`.
@@ -19,7 +23,7 @@ LENGTH = 11
 
 
 def executed(calls: tuple[Call, ...]) -> Iterator[KernelCall]:
-    """Calls of kernels of strips in the order in which the driver runs them."""
+    """Calls of kernels of strips, and of what advances their cursors, in the order of the driver."""
     flags: dict[int, int] = {}
     at = 0
     while at < len(calls):
@@ -46,6 +50,8 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
     assert isinstance(begun, KernelCall)
     cursors = next(a.array for a in begun.arguments if isinstance(a, Constant)).tolist()
     for call in executed(step.calls):
+        if call.kernel.endswith(":advance"):
+            continue  # by the rows of the call before, which are counted there
         anywhere = "strip_integer" in call.kernel
         table = _row_places(call) if anywhere else _table(call)
         number = int(table[OPERATOR])
@@ -69,6 +75,48 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
         writes = _rows(segment, y, range(first, first + rows), out, table[Y : Y + 3], first)
         scratch = (base + int(table[WORK]) * 4, operator.scratch) if operator.scratch else None
         yield EmittedCall(number, first, rows, tuple(reads), tuple(writes), scratch)
+
+
+def emitted_by_heads(step: Step, whole: Mapping[str, int], base: int) -> Iterator[EmittedCall]:
+    """The calls of a stream of projections and attention, a head each, from the sizes of their kernels."""
+    assert isinstance(step.group, StreamGroup)
+    segment = step.group.memory.schedule.segment
+    head = number = 0
+    for call in executed(step.calls):
+        if call.kernel.endswith(":advance"):
+            head, number = head + 1, 0
+            continue
+        operator = segment.operators[number]
+        (y,) = operator.outputs
+        if "strip_heads" in call.kernel:
+            n = _sizes_of(call, HeadProductSizes)
+            at, row, line, turn = n["y_at"], n["y_row"], n["head"], head % n["y_ring"]
+            (x,) = (segment.by_name[r.value] for r in operator.reads)
+            reads = [Access(x.name, 0, 0, whole[x.name], x.row_bytes)]
+            place = _place(call.arguments[2], whole, base)
+            scratch = (base + n["work_at"] * 4, operator.scratch)
+        else:
+            n = _sizes_of(call, AttentionBlocksSizes)
+            operands = zip("qkv", operator.reads, strict=False)
+            reads = [
+                Access(r.value, head, token, base + (n[f"{x}_at"] + token * n[f"{x}_s"]) * 4, n["depth"] * 4)
+                for x, r in operands
+                for token in range(n["keys"])
+            ]
+            at, row, line, turn = n["y_at"], n["y_s"], n["depth"], head
+            place, scratch = _place(call.arguments[4], whole, base), None
+        writes = (
+            Access(y, head, token, place + (at + token * row + turn * line) * 4, line * 4)
+            for token in range(segment.by_name[y].planes)
+        )
+        yield EmittedCall(number, head, 1, tuple(reads), tuple(writes), scratch)
+        number += 1
+
+
+def _sizes_of(call: KernelCall, kind: type[SizeTable]) -> dict[str, int]:
+    """Sizes of a call by name: its last constant."""
+    array = [a for a in call.arguments if isinstance(a, Constant)][-1].array
+    return dict(zip((f.name for f in fields(kind)), array.tolist(), strict=True))
 
 
 def _row_places(call: KernelCall) -> Array:

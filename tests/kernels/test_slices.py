@@ -187,3 +187,35 @@ BLOCKED = blocked(4, 8)
 )
 def test_a_part_begins_where_its_first_element_lies(found: Part, layout: Layout, expected: int | str) -> None:
     assert first_element(found, layout) == expected
+
+
+@pytest.mark.parametrize("rest", ["t = Add(s, one) y = Softmax(t)", "t = Greater(s, one) y = Not(t)"])
+@pytest.mark.parametrize("place", [0, 9])
+def test_a_slice_without_elements_takes_the_place_of_nothing(
+    compiler: Compiler, tmp_path: Path, place: int, rest: str
+) -> None:
+    kind = "bool" if "Not" in rest else "float"
+    body = f"({kind}[1,0,4,8] y) {{ e = Exp(x) s = Slice(e, begin, end, axis) {rest} }}"
+    ends = {"begin": np.array([place]), "end": np.array([place]), "axis": np.array([1])}
+    run(body, compiler, tmp_path, one=np.ones(1, np.float32), **ends)
+
+
+def test_nothing_is_computed_in_place_of_a_value_without_bytes(compiler: Compiler, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float16[8,8] a, float16[2,1] b) => (bool[2,0] y, float16[2,7] r)
+    <int64[2] halves = {7, 1}, int64[2] rows = {6, 2}, int64[1] from = {-1}, int64[1] to = {-2}, int64[1] along = {1}>
+    {
+        left, right = Split <axis = 1> (a, halves)
+        upper, lower = Split <axis = 0> (right, rows)
+        e = Exp(b)
+        q = Div(e, lower)
+        s = Slice(q, from, to, along)
+        y = GreaterOrEqual(s, b)
+        c, r = Split <axis = 0> (left, rows)
+    }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    rng = np.random.default_rng(0)
+    inputs = {k: rng.standard_normal(s).astype(np.float16) for k, s in {"a": (8, 8), "b": (2, 1)}.items()}
+    found = Session(path, compiler, options=Options(autotune=False), poison=True).run(inputs)
+    assert found["y"].shape == (2, 0)
+    np.testing.assert_array_equal(found["r"], inputs["a"][6:, :7])

@@ -186,6 +186,8 @@ class AliasClasses:
             return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
         by = a.places[source] - b.places[output]  # from the frame of b to that of a
         holds = a.start <= b.start + by and b.end + by <= a.end and b.owner is None
+        if self.nbytes(output) == 0:
+            return f"{output.name!r} has no bytes"
         if self.nbytes(source) < self.nbytes(output):
             return f"{self.nbytes(source)} byte cannot hold {self.nbytes(output)} byte"
         if not holds and (a.start < b.start + by or a.end > b.end + by):

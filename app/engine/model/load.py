@@ -41,6 +41,10 @@ CONTRIB_FLOOR = 23  # of graphs with operators of onnxruntime, which are said in
 IR_VERSION = 10  # of files with opset FLOOR; weights need not be inputs since 4
 _SHIPPED = 1024  # byte: larger weights do not travel through the converter
 _RESHAPES, _PER_AXIS = 5, 13  # opsets in which Reshape got an operand for its shape, and Hardmax one axis
+# Operators that no rows compute, but those of their bodies.
+_WRITTEN_OUT = frozenset(
+    {("", "CausalConvWithState"), ("", "LinearAttention"), ("ai.onnx.preview", "FlexAttention")}
+)
 ASIDE = "stowplan.aside"  # where the converter leaves operators alone
 
 
@@ -251,6 +255,7 @@ def _converted(
         except Exception as cause:  # the inliner raises whatever its C++ code throws
             raise GraphError(f"the model's local functions cannot be inlined: {cause}") from cause
         proto = inlined
+    proto = _written_out(proto, notes)
     if raises:
         if version is not None and _RESHAPES <= version < _PER_AXIS:
             for graph in all_graphs(proto.graph):
@@ -267,6 +272,21 @@ def _converted(
             _restore_signature(proto, candidate)
             return candidate
     return proto
+
+
+def _written_out(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
+    """The model with the bodies that the specification has of operators in `_WRITTEN_OUT`."""
+    found = {(node.domain, node.op_type) for node in all_nodes(proto.graph.node)} & _WRITTEN_OUT
+    if not found:
+        return proto
+    try:
+        return onnx.inliner.inline_selected_functions(proto, sorted(found), inline_schema_functions=True)
+    except (
+        Exception
+    ) as cause:  # it raises whatever its C++ code throws, where an operand is left out among them
+        names = ", ".join(name for _, name in sorted(found))
+        notes.append(f"{names} stays one operator: its body cannot be inlined: {_first_line(cause)}")
+        return proto
 
 
 def _flatten_hardmax(graph: onnx.GraphProto) -> None:

@@ -407,7 +407,7 @@ def join_masks(node: ir.Node) -> Replacement | None:
 def _narrowed(array: Array) -> Array:
     """An array with one element along the axes along which it is the same."""
     for axis in range(array.ndim):
-        first = array.take([0], axis)
+        first = array.take(range(min(array.shape[axis], 1)), axis)
         if np.array_equal(np.broadcast_to(first, array.shape), array):
             array = first
     return array

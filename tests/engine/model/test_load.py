@@ -163,6 +163,28 @@ def test_local_functions_are_inlined(tmp_path: Path) -> None:
     assert inspect(path).functions == ("twice",)
 
 
+def test_operators_without_rows_are_written_out(tmp_path: Path) -> None:
+    head = '<ir_version: 13, opset_import: ["": 27]>'
+    body = "y, s = CausalConvWithState (x, w)"
+    path = saved(
+        f"{head} g (float[1,3,7] x, float[3,1,2] w) => (float[1,3,7] y, float[1,3,1] s) {{ {body} }}",
+        tmp_path,
+    )
+    loaded = load(path)
+    assert "Conv" in {n.op_type for n in loaded.model.graph}
+    assert not loaded.notes
+
+
+def test_an_operator_whose_body_cannot_be_written_out_stays_with_a_note(tmp_path: Path) -> None:
+    head = '<ir_version: 13, opset_import: ["": 27]>'
+    body = "y, s = CausalConvWithState (x, w, , p)"
+    inputs = "float[1,3,7] x, float[3,1,2] w, float[1,3,1] p"
+    path = saved(f"{head} g ({inputs}) => (float[1,3,7] y, float[1,3,1] s) {{ {body} }}", tmp_path)
+    loaded = load(path)
+    assert [n.op_type for n in loaded.model.graph] == ["CausalConvWithState"]
+    assert any("CausalConvWithState stays one operator" in note for note in loaded.notes)
+
+
 def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
         g (float[2] x) => (float[2] y) { y = own.ping(x) }

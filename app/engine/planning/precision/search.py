@@ -66,6 +66,7 @@ class Machine:
     seconds: Seconds
     outputs: Outputs
     race: Race
+    rest: Callable[[], None]  # gives memory of programs back; they take it again when they are timed
     progress: Progress
 
 
@@ -164,6 +165,7 @@ class Search:
         float32, offered = self._timed()
         if not any(offered.values()):
             return found
+        self._machine.rest()
         self._numbers.take(offered)
         self._measure_noise(offered, self._numbers.refine(offered, self._step))
         found.whole = self._whole(offered)
@@ -348,6 +350,7 @@ class Search:
                 self._errors[key] = checked.error
             self._step()
             self._time(point.assignment, checked.program, float32)
+            self._machine.rest()
         self._found.tried = tuple(tried.values())
         good = [checked for checked in tried.values() if checked.rejection is None]
         self._found.chosen = max(good, key=lambda c: c.speedup or 0.0, default=None)
@@ -362,6 +365,7 @@ class Search:
         return found
 
     def _planned(self, point: Point, float32: Program) -> Checked:
+        self._simulation.forget()
         program, model = self._program(point.assignment)
         checked = Checked(point, program, model, None, None)
         outputs = self._machine.outputs(program)

@@ -46,7 +46,14 @@ class Pretended:
 
     def machine(self) -> Machine:
         return Machine(
-            ROWS, False, self.plan, self.seconds, self.outputs, self.race, lambda _done, _total: None
+            ROWS,
+            False,
+            self.plan,
+            self.seconds,
+            self.outputs,
+            self.race,
+            self.rest,
+            lambda _done, _total: None,
         )
 
     def plan(self, model: ir.Model, _halves: Mapping[str, str]) -> Program:
@@ -68,6 +75,9 @@ class Pretended:
         export(program, path)  # type: ignore[arg-type]  # a model
         run = runtime(path, threads=1, optimized=False)
         return [{k: np.asarray(v) + self.moved for k, v in run(s).items()} for s in self.held_back]
+
+    def rest(self) -> None:
+        """Programs here take no memory."""
 
     def race(self, _program: Program, _float32: Program) -> tuple[list[float], list[float]]:
         return [self.slowdown] * 3, [1.0] * 3

@@ -93,9 +93,9 @@ def budgeted(
             machine = _machine(planner, progress)
             found = Search(model, products, given, budget, simulation, machine).run()
     written = None
-    if found.chosen is not None:
+    if found.model is not None:
         written = folder / QUANTIZED
-        export(found.chosen.model, written)
+        export(found.model, written)
     measured = compiler is not None and options.timings != "predicted"
     report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
     planned = options if found.chosen is None else found.chosen.program.compilation.options

@@ -104,7 +104,6 @@ class Checked:
 
     point: Point
     program: Program
-    model: ir.Model
     error: float | None
     seconds: tuple[float, float] | None  # of this program and of float32, medians
     rejection: str | None = None
@@ -129,6 +128,7 @@ class Found:
     front: tuple[Point, ...] = ()
     whole: Mapping[str, Point] = field(default_factory=dict)  # all sites that can in one precision
     chosen: Checked | None = None
+    model: ir.Model | None = None  # of the chosen one
     tried: tuple[Checked, ...] = ()
     warnings: tuple[str, ...] = ()
     in_turn: Set[tuple[str, str]] = frozenset()  # whose weights are rounded by second order
@@ -201,7 +201,7 @@ class Search:
             share = math.fsum(base[name] for name in assignment) / (math.fsum(base.values()) or 1.0)
             if share >= SHARE:
                 self._numbers.take(dict.fromkeys(assignment, (row,)))
-                self._time(assignment, self._program(assignment)[0], float32)
+                self._time(assignment, self._program(assignment), float32)
             else:
                 self._found.untimed[row.name] = (
                     f"products that it applies to take {share:.2%} of the time in float32"
@@ -221,10 +221,12 @@ class Search:
             ratio = own[name] / other[name] if other[name] else 1.0
             spent[candidate] = spent[FLOAT32] * ratio
 
-    def _program(self, assignment: Assignment) -> tuple[Program, ir.Model]:
-        model = quantized(self._plain, self._sites, assignment, self._numbers.quantities)
+    def _model(self, assignment: Assignment) -> ir.Model:
+        return quantized(self._plain, self._sites, assignment, self._numbers.quantities)
+
+    def _program(self, assignment: Assignment) -> Program:
         halves = {name: candidate for name, candidate in assignment.items() if BY_NAME[candidate].half}
-        return self._machine.plan(model, halves), model
+        return self._machine.plan(self._model(assignment), halves)
 
     def _noise(self, assignment: Assignment) -> tuple[float, float]:
         """Noise and error of an assignment on the samples of the search."""
@@ -353,7 +355,8 @@ class Search:
             self._machine.rest()
         self._found.tried = tuple(tried.values())
         good = [checked for checked in tried.values() if checked.rejection is None]
-        self._found.chosen = max(good, key=lambda c: c.speedup or 0.0, default=None)
+        self._found.chosen = best = max(good, key=lambda c: c.speedup or 0.0, default=None)
+        self._found.model = None if best is None else self._model(best.point.assignment)
 
     def _whole(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, Point]:
         """Points that have one precision wherever it is offered."""
@@ -366,8 +369,8 @@ class Search:
 
     def _planned(self, point: Point, float32: Program) -> Checked:
         self._simulation.forget()
-        program, model = self._program(point.assignment)
-        checked = Checked(point, program, model, None, None)
+        program = self._program(point.assignment)
+        checked = Checked(point, program, None, None)
         outputs = self._machine.outputs(program)
         if outputs is None:
             return checked

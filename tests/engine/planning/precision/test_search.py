@@ -118,7 +118,8 @@ def test_the_choice_is_within_the_budget_by_a_run_of_the_model(
     if found.chosen is None:
         assert all(point.error > MARGIN * budget for point in found.front if point.assignment)
         return
-    export(found.chosen.model, tmp_path / "chosen.onnx")
+    assert found.model is not None
+    export(found.model, tmp_path / "chosen.onnx")
     export(models.plain(name, tmp_path), tmp_path / "float32.onnx")
     own, exact = (runtime(tmp_path / f"{f}.onnx", threads=1, optimized=False) for f in ("chosen", "float32"))
     errors = []

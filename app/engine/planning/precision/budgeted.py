@@ -98,7 +98,8 @@ def budgeted(
         export(found.model, written)
     measured = compiler is not None and options.timings != "predicted"
     report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
-    planned = options if found.chosen is None else found.chosen.program.compilation.options
+    program = None if found.chosen is None else found.chosen.program
+    planned = options if program is None else program.compilation.options
     return Budgeted(written, planned, given.held_back[0], report)
 
 

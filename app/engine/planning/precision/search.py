@@ -103,7 +103,7 @@ class Checked:
     """
 
     point: Point
-    program: Program
+    program: Program | None  # of the best one so far
     error: float | None
     seconds: tuple[float, float] | None  # of this program and of float32, medians
     rejection: str | None = None
@@ -341,21 +341,28 @@ class Search:
     def _check(self, float32: Program, offered: Mapping[str, Sequence[Candidate]]) -> None:
         """Plan and run the best point; with the seconds that its sites then take, choose again."""
         tried: dict[tuple[tuple[str, str], ...], Checked] = {}
+        best: Checked | None = None
         for _ in range(ROUNDS):
             point = self._best(offered)
             key = tuple(sorted(point.assignment.items()))
             if key in tried or not point.assignment:
                 break
-            tried[key] = checked = self._planned(point, float32)
+            self._simulation.forget()
+            program = self._program(point.assignment)
+            tried[key] = checked = self._checked(point, program, float32)
             if checked.error is not None and checked.error > self._budget.error:
                 self._missed *= max(checked.error / (point.error or checked.error), LEAST_MISSED)
                 self._errors[key] = checked.error
             self._step()
-            self._time(point.assignment, checked.program, float32)
+            self._time(point.assignment, program, float32)
             self._machine.rest()
-        self._found.tried = tuple(tried.values())
-        good = [checked for checked in tried.values() if checked.rejection is None]
-        self._found.chosen = best = max(good, key=lambda c: c.speedup or 0.0, default=None)
+            best = max(
+                (c for c in tried.values() if c.rejection is None),
+                key=lambda c: c.speedup or 0.0,
+                default=None,
+            )
+            tried = {k: c if c is best else replace(c, program=None) for k, c in tried.items()}
+        self._found.tried, self._found.chosen = tuple(tried.values()), best
         self._found.model = None if best is None else self._model(best.point.assignment)
 
     def _whole(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, Point]:
@@ -367,9 +374,7 @@ class Search:
                 found[row.name] = self._point(assignment)
         return found
 
-    def _planned(self, point: Point, float32: Program) -> Checked:
-        self._simulation.forget()
-        program = self._program(point.assignment)
+    def _checked(self, point: Point, program: Program, float32: Program) -> Checked:
         checked = Checked(point, program, None, None)
         outputs = self._machine.outputs(program)
         if outputs is None:

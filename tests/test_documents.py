@@ -58,7 +58,9 @@ def names_module(name: str) -> bool:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(
+        re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def prose(document: Path) -> str:

@@ -15,6 +15,7 @@ from app.kernels.cpu.runtime.compiler import Compiler
 
 Json = dict[str, Any]
 RATIO = 3  # of the file's bytes
+SEARCH_RATIO = 9  # the same under an error budget
 
 SCRIPT = """
 import json, sys
@@ -23,10 +24,11 @@ from app.engine.entry import execution as module
 from app.engine.entry.optimize import optimize
 from app.engine.types.options import Bindings, Options
 from app.engine.types.target import host
-path, kernels, timings = sys.argv[1:]
+path, kernels, timings, budget = sys.argv[1:]
 # OpenVINO, which not everybody has, keeps the weights twice while it is measured.
 module.PEERS = tuple(peer for peer in module.PEERS if peer.copies == 1)
-options = Options(timings=timings, autotune=False, benchmark_seconds=0.2)
+budget = float(budget) or None
+options = Options(timings=timings, autotune=False, benchmark_seconds=0.2, error_budget=budget)
 print(json.dumps(optimize(Path(path), host(), options, Bindings(), Path(path).parent, kernels=Path(kernels))["memory"]))
 """
 
@@ -51,8 +53,8 @@ def model(folder: Path, n: int, c: int) -> Path:
     return path
 
 
-def measured(path: Path, compiler: Compiler, timings: str) -> Json:
-    command = [sys.executable, "-c", SCRIPT, str(path), str(compiler.cache), timings]
+def measured(path: Path, compiler: Compiler, timings: str, budget: float = 0.0) -> Json:
+    command = [sys.executable, "-c", SCRIPT, str(path), str(compiler.cache), timings, str(budget)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: Json = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -68,6 +70,14 @@ def test_a_job_takes_three_times_its_file_at_most(tmp_path: Path, compiler: Comp
     assert taken <= RATIO * large["file_bytes"], large
     assert large["peak_bytes"] == max(large["phases"].values())
     assert {"load", "canonicalize", "plan", "verify", "compile"} <= large["phases"].keys()
+
+
+def test_a_search_for_precisions_holds_one_candidate_at_a_time(tmp_path: Path, compiler: Compiler) -> None:
+    small = measured(model(tmp_path / "small", 64, 32), compiler, "measured", 0.05)
+    path = model(tmp_path / "large", 1408, 512)
+    large = measured(path, compiler, "measured", 0.05)
+    taken = large["phases"]["precision"] - small["phases"]["precision"]
+    assert taken <= SEARCH_RATIO * path.stat().st_size, large
 
 
 def test_weights_in_a_spool_are_those_that_were_written(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 import gc
 import tempfile
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,13 @@ def budgeted(
             machine = _machine(planner, progress)
             found = Search(model, products, given, budget, simulation, machine).run()
     written = None
-    if found.chosen is not None:
+    if found.model is not None:
         written = folder / QUANTIZED
-        export(found.chosen.model, written)
+        export(found.model, written)
     measured = compiler is not None and options.timings != "predicted"
     report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
-    planned = options if found.chosen is None else found.chosen.program.compilation.options
+    program = None if found.chosen is None else found.chosen.program
+    planned = options if program is None else program.compilation.options
     return Budgeted(written, planned, given.held_back[0], report)
 
 
@@ -123,6 +125,7 @@ def _machine(planner: "Planner", progress: Progress) -> Machine:
         planner.seconds,
         planner.outputs,
         planner.race,
+        planner.rest,
         lambda done, total: progress(PHASE, done, total),
     )
 
@@ -156,6 +159,7 @@ class Planner:
     given: Samples
     compiler: Compiler | None
     bench: seconds.Bench | None
+    mapped: deque[Spool] = field(default_factory=lambda: deque(maxlen=2))  # of the last programs
 
     @property
     def measures(self) -> bool:
@@ -165,15 +169,17 @@ class Planner:
     def plan(self, model: ir.Model, halves: Mapping[str, str]) -> Program:
         """The program of a model whose sites `halves` may be computed in 16 bits, of these candidates."""
         if self.bench is not None:
-            self.bench.keep(1)
+            self.bench.keep_first()
         path = self.weights.path.with_name("planned.onnx")
         spool = Spool(path.with_suffix(".weights"))
+        gc.collect()  # graphs of the program before are cycles
         export(model, path)
+        for mapped in (self.weights, *self.mapped):
+            mapped.release()
+        self.mapped.append(spool)
         loaded = load(path, spool=spool)
         for written in (path, spool.path):  # a mapping outlives its file
             written.unlink(missing_ok=True)
-        self.weights.release()
-        gc.collect()  # graphs of the program before are cycles
         trim()
         compilation = session.canonical(loaded, self.target, self.options, self.bindings, load_registry())
         options = self.options
@@ -201,6 +207,13 @@ class Planner:
             return None
         executor = self.bench.bind(program)
         return [executor.run(seconds.accepted(program, sample)) for sample in self.given.held_back]
+
+    def rest(self) -> None:
+        """Give memory of programs back."""
+        if self.bench is not None:
+            self.bench.close()
+        gc.collect()
+        trim()
 
     def race(self, program: Program, float32: Program) -> tuple[list[float], list[float]] | None:
         """Seconds of both in turns."""

@@ -32,6 +32,7 @@ GAIN = 0.96  # of a site's seconds in a more exact precision, above which one is
 SCREENED = 4  # samples held back that errors of choices are simulated on; the best and its program see all
 SCREENINGS = 4  # times that others are screened, where they err more
 LEAST_MISSED = 1.05  # factor by which errors are to be smaller after a program that was not within the budget
+LESS, LEAST = 0.9, 0.5  # the same below which they may be larger, and what that counts as at least
 SEARCHED = (
     2  # samples of the calibration, its last, that errors of single sites are measured on: weights fit the
 )
@@ -66,6 +67,7 @@ class Machine:
     seconds: Seconds
     outputs: Outputs
     race: Race
+    rest: Callable[[], None]  # gives memory of programs back; they take it again when they are timed
     progress: Progress
 
 
@@ -102,8 +104,7 @@ class Checked:
     """
 
     point: Point
-    program: Program
-    model: ir.Model
+    program: Program | None  # of the best one so far
     error: float | None
     seconds: tuple[float, float] | None  # of this program and of float32, medians
     rejection: str | None = None
@@ -128,6 +129,7 @@ class Found:
     front: tuple[Point, ...] = ()
     whole: Mapping[str, Point] = field(default_factory=dict)  # all sites that can in one precision
     chosen: Checked | None = None
+    model: ir.Model | None = None  # of the chosen one
     tried: tuple[Checked, ...] = ()
     warnings: tuple[str, ...] = ()
     in_turn: Set[tuple[str, str]] = frozenset()  # whose weights are rounded by second order
@@ -164,6 +166,7 @@ class Search:
         float32, offered = self._timed()
         if not any(offered.values()):
             return found
+        self._machine.rest()
         self._numbers.take(offered)
         self._measure_noise(offered, self._numbers.refine(offered, self._step))
         found.whole = self._whole(offered)
@@ -199,7 +202,7 @@ class Search:
             share = math.fsum(base[name] for name in assignment) / (math.fsum(base.values()) or 1.0)
             if share >= SHARE:
                 self._numbers.take(dict.fromkeys(assignment, (row,)))
-                self._time(assignment, self._program(assignment)[0], float32)
+                self._time(assignment, self._program(assignment), float32)
             else:
                 self._found.untimed[row.name] = (
                     f"products that it applies to take {share:.2%} of the time in float32"
@@ -219,10 +222,12 @@ class Search:
             ratio = own[name] / other[name] if other[name] else 1.0
             spent[candidate] = spent[FLOAT32] * ratio
 
-    def _program(self, assignment: Assignment) -> tuple[Program, ir.Model]:
-        model = quantized(self._plain, self._sites, assignment, self._numbers.quantities)
+    def _model(self, assignment: Assignment) -> ir.Model:
+        return quantized(self._plain, self._sites, assignment, self._numbers.quantities)
+
+    def _program(self, assignment: Assignment) -> Program:
         halves = {name: candidate for name, candidate in assignment.items() if BY_NAME[candidate].half}
-        return self._machine.plan(model, halves), model
+        return self._machine.plan(self._model(assignment), halves)
 
     def _noise(self, assignment: Assignment) -> tuple[float, float]:
         """Noise and error of an assignment on the samples of the search."""
@@ -285,6 +290,11 @@ class Search:
         }
         return self._point(taken, best.gap)
 
+    @property
+    def _limit(self) -> float:
+        """Simulated error that a choice may have."""
+        return MARGIN * self._budget.error / self._missed
+
     def _sweep(self, offered: Mapping[str, Sequence[Candidate]]) -> Point:
         """Points over bounds on noise; the fastest found that the simulation has within the budget."""
         noises = [
@@ -292,7 +302,7 @@ class Search:
             for s in self._sites
         ]
         total = math.fsum(n for n in noises if n < math.inf) or 1.0
-        limit = MARGIN * self._budget.error / self._missed
+        limit = self._limit
         least = min((n for n in self._found.noise.values() if n > 0.0), default=total)
         bounds = [total]
         while bounds[-1] > least and len(bounds) < HALVINGS:
@@ -324,7 +334,7 @@ class Search:
                 return point
             made = [self._run(point.assignment, sample) for sample in self._samples.held_back]
             error = metrics.worst(metric, exact, made)
-            if error <= MARGIN * self._budget.error:
+            if error <= self._limit:
                 return replace(point, error=error)
             if turn < SCREENINGS and metric != "top1":  # a mean, which that of the worst says nothing of
                 errors = [metrics.error(metric, a, b) for a, b in zip(exact, made, strict=True)]
@@ -337,20 +347,37 @@ class Search:
     def _check(self, float32: Program, offered: Mapping[str, Sequence[Candidate]]) -> None:
         """Plan and run the best point; with the seconds that its sites then take, choose again."""
         tried: dict[tuple[tuple[str, str], ...], Checked] = {}
+        best: Checked | None = None
         for _ in range(ROUNDS):
             point = self._best(offered)
             key = tuple(sorted(point.assignment.items()))
             if key in tried or not point.assignment:
                 break
-            tried[key] = checked = self._planned(point, float32)
+            self._simulation.forget()
+            program = self._program(point.assignment)
+            tried[key] = checked = self._checked(point, program, float32)
+            if checked.error is not None and point.error:
+                self._learn(checked.error / point.error, beyond=checked.error > self._budget.error)
             if checked.error is not None and checked.error > self._budget.error:
-                self._missed *= max(checked.error / (point.error or checked.error), LEAST_MISSED)
                 self._errors[key] = checked.error
             self._step()
-            self._time(point.assignment, checked.program, float32)
-        self._found.tried = tuple(tried.values())
-        good = [checked for checked in tried.values() if checked.rejection is None]
-        self._found.chosen = max(good, key=lambda c: c.speedup or 0.0, default=None)
+            self._time(point.assignment, program, float32)
+            self._machine.rest()
+            best = max(
+                (c for c in tried.values() if c.rejection is None),
+                key=lambda c: c.speedup or 0.0,
+                default=None,
+            )
+            tried = {k: c if c is best else replace(c, program=None) for k, c in tried.items()}
+        self._found.tried, self._found.chosen = tuple(tried.values()), best
+        self._found.model = None if best is None else self._model(best.point.assignment)
+
+    def _learn(self, ratio: float, *, beyond: bool) -> None:
+        """Take from a program's error over the simulated one what other choices may err in the simulation."""
+        if beyond:
+            self._missed *= max(ratio, LEAST_MISSED)
+        elif ratio < LESS:
+            self._missed = min(self._missed, max(ratio, LEAST))
 
     def _whole(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, Point]:
         """Points that have one precision wherever it is offered."""
@@ -361,9 +388,8 @@ class Search:
                 found[row.name] = self._point(assignment)
         return found
 
-    def _planned(self, point: Point, float32: Program) -> Checked:
-        program, model = self._program(point.assignment)
-        checked = Checked(point, program, model, None, None)
+    def _checked(self, point: Point, program: Program, float32: Program) -> Checked:
+        checked = Checked(point, program, None, None)
         outputs = self._machine.outputs(program)
         if outputs is None:
             return checked

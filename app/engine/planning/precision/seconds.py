@@ -16,10 +16,11 @@ Bind: TypeAlias = Callable[[Program], session.Running]
 
 
 class Bench:
-    """Programs in memory, fed with inputs and run once. The first stays, others leave for the next one."""
+    """Programs in memory, fed with inputs and run once; all but the first leave for the next."""
 
     def __init__(self, compiler: Compiler, inputs: Mapping[str, object]) -> None:
         self._compiler, self._inputs = compiler, inputs
+        self._first: Program | None = None
         self._bound: list[session.Running] = []
 
     def bind(self, program: Program) -> session.Running:
@@ -27,21 +28,26 @@ class Bench:
         for executor in self._bound:
             if executor.program is program:
                 return executor
-        self.keep(1)
+        self._first = self._first or program
+        if program is not self._first:
+            self.keep_first()
         executor = session.bound(program, self._compiler)
         self._bound.append(executor)
         executor.feed(accepted(program, self._inputs))
         executor.infer()
         return executor
 
-    def keep(self, count: int) -> None:
-        """Give the memory of all but the first programs back."""
-        while len(self._bound) > count:
-            self._bound.pop().close()
+    def keep_first(self) -> None:
+        """Give the memory of all others back."""
+        for executor in self._bound:
+            if executor.program is not self._first:
+                executor.close()
+        self._bound = [e for e in self._bound if e.program is self._first]
 
     def close(self) -> None:
-        """Give all memory back."""
-        self.keep(0)
+        """Give all memory back, until programs are bound again."""
+        while self._bound:
+            self._bound.pop().close()
 
 
 def accepted(program: Program, inputs: Mapping[str, object]) -> dict[str, object]:

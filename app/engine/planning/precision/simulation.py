@@ -68,6 +68,10 @@ class Simulation:
         """The outputs on a sample, sites computed as assigned."""
         return self._run({**sample, **self._switches(assignment, given)})
 
+    def forget(self) -> None:
+        """Give the memory of rounded weights back."""
+        self._rounded.clear()
+
     def _switches(self, assignment: Assignment, given: Quantities) -> dict[str, object]:
         fed: dict[str, object] = {}
         shared = set()

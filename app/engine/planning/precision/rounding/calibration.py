@@ -127,15 +127,17 @@ class Calibration:
             if kind not in done:
                 begun = self.weights[site.name, row.name]
                 done[kind] = begun, product.noise(levels, begun), False
-                if site.reduction <= second_order.LARGEST:
-                    read = product.fitted if levels is None else levels.rounded(product.fitted)
+                read = product.fitted if levels is None else levels.rounded(product.fitted)
+                turned = second_order.tells(site, read.shape[1])
+                if turned:
                     if kind[-1] not in shares:
                         shares[kind[-1]] = second_order.shares(read)
                     upper = shares[kind[-1]]
                     found = second_order.updated(site, row, begun, product.fitted, read, upper)
-                    done[kind] = min(
-                        done[kind], (found, product.noise(levels, found), True), key=itemgetter(1)
-                    )
+                else:
+                    found = second_order.shifted(site, begun, product.fitted, read)
+                tried = found, product.noise(levels, found), turned
+                done[kind] = min(done[kind], tried, key=itemgetter(1))
             self.weights[site.name, row.name], noise, in_turn = done[kind]
             if in_turn:
                 self.in_turn.add((site.name, row.name))

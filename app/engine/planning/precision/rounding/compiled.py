@@ -12,11 +12,12 @@ _compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=
 
 
 @_compiled
-def best_scales(lines, shares, limit, tiny, scales):
+def best_scales(lines, shares, limit, tiny, scales, integers):
     """Of each line the scale that loses least squared error, among shares of its largest magnitude.
 
     lines: float32[n, elements]; shares: float32 of the magnitude over `limit`, the largest integer; `tiny` is
-    the magnitude below which a line counts as zeros, of scale 1. Fills scales: float32[n].
+    the magnitude below which a line counts as zeros, of scale 1. Fills scales: float32[n], and integers:
+    int8[n, elements], the nearest ones.
     """
     for n in range(len(lines)):
         largest = np.float32(0.0)
@@ -34,6 +35,8 @@ def best_scales(lines, shares, limit, tiny, scales):
                 lost += error * error
             if lost < best:
                 best, scales[n] = lost, scale
+        for k in range(lines.shape[1]):
+            integers[n, k] = np.int8(min(max(np.rint(lines[n, k] / scales[n]), -limit), limit))
 
 
 @_compiled

@@ -7,13 +7,14 @@ output channel on average is added to its bias.
 Source: Frantar et al., 2023, GPTQ, arXiv:2210.17323, algorithm 1; scales stay those of least squared error.
 """
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from app.engine.planning.precision.candidates import Candidate
-from app.engine.planning.precision.rounding.weights import Rounded
+from app.engine.planning.precision.rounding.weights import Rounded, restored
 from app.engine.planning.precision.sites import Site, Taps
 
 Array = np.ndarray[Any, Any]
@@ -21,6 +22,7 @@ Array = np.ndarray[Any, Any]
 ELEMENTS = 1 << 22  # of inputs that are kept of a site
 ROWS = 2048  # the same, at most
 LARGEST = 6144  # inputs of an output channel, beyond which the inverse takes minutes
+LEAST_ROWS = 1 / 16  # rows of inputs for each of these, below which they fit the rows alone
 DAMPING = 0.01  # of the mean of the diagonal, added to it
 COLUMNS = 128  # rounded before the rest is updated at once
 
@@ -60,6 +62,11 @@ def inputs(site: Site, x: Array, rows: int, seed: int) -> Array:
     return np.ascontiguousarray(found.transpose(1, 0, 2))
 
 
+def tells(site: Site, rows: int) -> bool:
+    """True if so many rows of inputs of a site tell, in some time, what its inputs have in common."""
+    return LEAST_ROWS * site.reduction <= rows and site.reduction <= LARGEST
+
+
 def updated(
     site: Site, row: Candidate, begun: Rounded, x: Array, read: Array, upper: Array | None = None
 ) -> Rounded:
@@ -73,14 +80,17 @@ def updated(
     scales = begun.scales.T if row.block and site.axis == 1 else begun.scales
     scales = np.ascontiguousarray(scales).reshape(*weights.shape[:2], -1)
     integers = _in_turn(weights, scales, upper, row.largest)
-    blocks = integers.reshape(*scales.shape, -1)
-    standing = (blocks * scales[..., np.newaxis]).reshape(weights.shape)
-    products = np.einsum("gk,gck->gc", read.mean(1, dtype=np.float64), standing)
-    exact = np.einsum("gk,gck->gc", x.mean(1, dtype=np.float64), weights)
     moved = np.moveaxis(site.array, site.axis, 0).shape
     turned = np.moveaxis(integers.reshape(moved), 0, site.axis)
-    shift = (exact - products).reshape(-1).astype(np.float32)
-    return Rounded(np.ascontiguousarray(turned, np.int8), begun.scales, shift)
+    return shifted(site, Rounded(np.ascontiguousarray(turned, np.int8), begun.scales), x, read)
+
+
+def shifted(site: Site, found: Rounded, x: Array, read: Array) -> Rounded:
+    """Rounded weights with the shift of what they, and `read` in the place of `x`, move the product by."""
+    means = (a.mean(1, dtype=np.float64) for a in (x, read))
+    arrays = site.array, restored(site, found)
+    exact, products = (np.einsum("gk,gck->gc", m, lying(site, a)) for m, a in zip(means, arrays, strict=True))
+    return replace(found, shift=(exact - products).reshape(-1).astype(np.float32))
 
 
 def shares(x: Array) -> Array:

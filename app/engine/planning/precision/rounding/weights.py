@@ -40,11 +40,9 @@ def rounded(site: Site, row: Candidate) -> Rounded:
     scales = np.ones(lying.shape[:-1], np.float32)
     # A subnormal scale would lose the digits of its quotients.
     tiny = limit * np.finfo(np.float32).tiny
-    lines = lying.reshape(-1, lying.shape[-1])
-    best_scales(lines, (SHARES / row.largest).astype(np.float32), limit, tiny, scales.reshape(-1))
-    integers = np.empty(lying.shape, np.int8)
-    for part, own, scale in zip(integers, lying, scales, strict=True):  # floats of one channel
-        part[...] = _integers(own, scale[..., np.newaxis], row.largest)
+    lines, integers = lying.reshape(-1, lying.shape[-1]), np.empty(lying.shape, np.int8)
+    shares = (SHARES / row.largest).astype(np.float32)
+    best_scales(lines, shares, limit, tiny, scales.reshape(-1), integers.reshape(lines.shape))
     return Rounded(_standing(integers, site), _scales(scales, site, row))
 
 
@@ -78,7 +76,3 @@ def _scales(scales: Array, site: Site, row: Candidate) -> Array:
     if row.block and site.axis == 1:
         scales = scales.T
     return np.ascontiguousarray(scales, np.float32)
-
-
-def _integers(x: Array, scales: Array, largest: int) -> Array:
-    return np.clip(np.rint(x / scales), -largest, largest)

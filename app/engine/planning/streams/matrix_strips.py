@@ -23,8 +23,10 @@ StripsOf: TypeAlias = Callable[[Group], StripRow | None]
 def denied_for_strips(program: Program) -> frozenset[Denied]:
     """Rows to deny so that products in a chain, and attention with its projections, have strips.
 
-    Empty where there are none, or all have them.
+    Empty where there are none, or all have them, and of a plan for a region of shapes.
     """
+    if program.compilation.bindings.region is not None:
+        return frozenset()
     able = _Able(program)
     groups = [step.group for step in program.steps]
     made = {v: group for group in groups if able.rows(group) for v in group.outputs}
@@ -37,8 +39,13 @@ def denied_for_strips(program: Program) -> frozenset[Denied]:
 
 
 def in_matrix_strips(program: Program, goals: tuple[int, ...] = ()) -> tuple[Streams, ...]:
-    """Streams of a plan: attention by heads, alone and beside its proposals in rows, the smallest last."""
+    """Streams of a plan: attention by heads, alone and beside its proposals in rows, the smallest last.
+
+    A plan for a region of shapes has none.
+    """
     compilation = program.compilation
+    if compilation.bindings.region is not None:
+        return ()
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     chosen = {step.group: step.choice for step in program.steps}
 

@@ -242,6 +242,8 @@ class _Search:
     def _in_matrix_strips(self, best: Program, start: Program, goal: int) -> Program:
         """The best plan, also of those with products in strips of rows and attention head by head."""
         denied = denied_for_strips(start)
+        if not denied and not in_matrix_strips(start):
+            return best
         self._left = max(self._left, 1)
         base = self.plan(dataclasses.replace(_concessions(start), denied=denied | _concessions(best).denied))
         if base is None or not (found := in_matrix_strips(base, (goal,))):

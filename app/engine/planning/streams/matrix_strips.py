@@ -14,7 +14,7 @@ from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.strips import IMAGE, MATRIX, StripRow
 from app.engine.memory.rows.geometry import ROW
 from app.engine.passes.streams.segments import strips_of
-from app.engine.planning.streams.proposals import Streams, proposals
+from app.engine.planning.streams.proposals import Streams, consecutive, proposals
 from app.engine.types.options import Denied, Streamed
 
 StripsOf: TypeAlias = Callable[[Group], StripRow | None]
@@ -23,8 +23,10 @@ StripsOf: TypeAlias = Callable[[Group], StripRow | None]
 def denied_for_strips(program: Program) -> frozenset[Denied]:
     """Rows to deny so that products in a chain, and attention with its projections, have strips.
 
-    Empty where there are none, or all have them.
+    Empty where there are none, or all have them, and of a plan for a region of shapes.
     """
+    if program.compilation.bindings.region is not None:
+        return frozenset()
     able = _Able(program)
     groups = [step.group for step in program.steps]
     made = {v: group for group in groups if able.rows(group) for v in group.outputs}
@@ -37,8 +39,13 @@ def denied_for_strips(program: Program) -> frozenset[Denied]:
 
 
 def in_matrix_strips(program: Program, goals: tuple[int, ...] = ()) -> tuple[Streams, ...]:
-    """Streams of a plan: attention by heads, alone and beside its proposals in rows, the smallest last."""
+    """Streams of a plan: attention by heads, alone and beside its proposals in rows, the smallest last.
+
+    Empty where no products follow one another and no attention has strips, and for a region of shapes.
+    """
     compilation = program.compilation
+    if compilation.bindings.region is not None:
+        return ()
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     chosen = {step.group: step.choice for step in program.steps}
 
@@ -50,6 +57,8 @@ def in_matrix_strips(program: Program, goals: tuple[int, ...] = ()) -> tuple[Str
         Streamed(tuple(group.name for group in members), (1,) * len(members), heads=True)
         for members in _by_heads(program, heads)
     )
+    if not streams and not consecutive(program, (MATRIX,)):
+        return ()
     taken = {name for stream in streams for name in stream.groups}
     in_rows = (
         tuple(stream for stream in rows if not taken & {*stream.groups})

@@ -19,6 +19,7 @@ from app.engine.planning import session
 from app.engine.planning.streams.matrix_strips import denied_for_strips, in_matrix_strips
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, MemoryConcessions, Streamed
+from app.engine.types.regions.region import Region
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.passes.streams.addresses import emitted, emitted_by_heads
 from tests.engine.passes.streams.chains import OPTIONS, stream_of
@@ -149,3 +150,16 @@ def test_the_smallest_plan_of_a_layer_is_in_strips(tmp_path: Path, compiler: Com
             (y,) = executor.run({"x": x}).values()
             found.append(np.asarray(y))
     np.testing.assert_array_equal(*found)
+
+
+def test_a_plan_for_a_region_of_shapes_has_none(tmp_path: Path) -> None:
+    loaded = load(attention(tmp_path / "layer.onnx", 64))
+    compilation = session.canonical(loaded, target_of(16), OPTIONS, Bindings(), REGISTRY)
+    program = session.planned(compilation, OPTIONS)
+    assert in_matrix_strips(program)
+    bindings = dataclasses.replace(compilation.bindings, region=Region({}, {}))
+    regional = dataclasses.replace(
+        program, compilation=dataclasses.replace(program.compilation, bindings=bindings)
+    )
+    assert not in_matrix_strips(regional)
+    assert not denied_for_strips(regional)

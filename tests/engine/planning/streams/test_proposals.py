@@ -15,6 +15,7 @@ from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.memory.problem import lower_bound
 from app.engine.model.load import load
 from app.engine.planning import session
+from app.engine.planning.streams.matrix_strips import denied_for_strips, in_matrix_strips
 from app.engine.planning.streams.proposals import proposals, with_fewer_rows
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, MemoryConcessions
@@ -137,3 +138,9 @@ def test_two_threads_have_no_strips(network: Path) -> None:
     two = replace(OPTIONS, threads=2)
     compilation = session.canonical(load(network), host(), two, Bindings(), load_registry())
     assert proposals(session.planned(compilation, two)) == ()
+
+
+def test_a_network_of_images_has_no_strips_of_matrices(compilation: Compilation) -> None:
+    plain = session.planned(compilation, OPTIONS)
+    assert not denied_for_strips(plain)
+    assert not in_matrix_strips(plain)

@@ -4,10 +4,8 @@
 """
 
 from collections.abc import Iterator
-from http.cookiejar import DefaultCookiePolicy
 
 import pytest
-import requests
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -47,27 +45,15 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, st
         yield served, text
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[requests.Session]:
-    """Connections that are kept from request to request, and no cookies and proxies."""
-    with requests.Session() as made:
-        made.trust_env = False
-        made.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        yield made
-
-
 @schema.parametrize()
 @settings(
     max_examples=8, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-def test_no_request_makes_the_service_fail(
-    case: schemathesis.Case, keyed: tuple[Served, str], session: requests.Session
-) -> None:
+def test_no_request_makes_the_service_fail(case: schemathesis.Case, keyed: tuple[Served, str]) -> None:
     service, text = keyed
     case.call_and_validate(
         base_url=str(service.http.base_url),
         headers={"authorization": f"Bearer {text}"},
         checks=list(CHECKS),
-        session=session,
         timeout=60,
     )

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.precision.budgeted import budgeted
 from app.engine.planning.precision.metrics import worst
+from app.engine.planning.precision.seconds import accepted
 from app.engine.report.onnx import export
 from app.engine.runtime.benchmark import measure_in_turn, pinned
 from app.engine.runtime.oracle import Run, runtime
@@ -112,7 +114,8 @@ def measured(name: str, path: Path, arguments: argparse.Namespace, scratch: Path
         for label, file, own in ((FLOAT32, plain, options), (BUDGET, found.path or plain, found.options)):
             compilation = session.canonical(load(file), target, own, bindings, load_registry())
             program = session.planned(session.measured(compilation, own, compiler), own)
-            runs[label] = stack.enter_context(closing(session.bound(program, compiler))).run
+            executor = stack.enter_context(closing(session.bound(program, compiler)))
+            runs[label] = partial(run_free, executor)
         runs |= peers(plain, found.path, given, scratch, arguments.threads)
         with pinned(arguments.threads):
             row = {
@@ -123,6 +126,11 @@ def measured(name: str, path: Path, arguments: argparse.Namespace, scratch: Path
                 "found": dict(figures(runs, others, arguments, bound)),
             }
     return row
+
+
+def run_free(executor: session.Running, inputs: Mapping[str, object]) -> dict[str, object]:
+    """A run of a program on the inputs that it has: those that are bound are none."""
+    return executor.run(accepted(executor.program, inputs))
 
 
 def instructions(name: str) -> Any:

@@ -32,7 +32,6 @@ GAIN = 0.96  # of a site's seconds in a more exact precision, above which one is
 SCREENED = 4  # samples held back that errors of choices are simulated on; the best and its program see all
 SCREENINGS = 4  # times that others are screened, where they err more
 LEAST_MISSED = 1.05  # factor by which errors are to be smaller after a program that was not within the budget
-LESS, LEAST = 0.9, 0.5  # the same below which they may be larger, and what that counts as at least
 SEARCHED = (
     2  # samples of the calibration, its last, that errors of single sites are measured on: weights fit the
 )
@@ -290,11 +289,6 @@ class Search:
         }
         return self._point(taken, best.gap)
 
-    @property
-    def _limit(self) -> float:
-        """Simulated error that a choice may have."""
-        return MARGIN * self._budget.error / self._missed
-
     def _sweep(self, offered: Mapping[str, Sequence[Candidate]]) -> Point:
         """Points over bounds on noise; the fastest found that the simulation has within the budget."""
         noises = [
@@ -302,7 +296,7 @@ class Search:
             for s in self._sites
         ]
         total = math.fsum(n for n in noises if n < math.inf) or 1.0
-        limit = self._limit
+        limit = MARGIN * self._budget.error / self._missed
         least = min((n for n in self._found.noise.values() if n > 0.0), default=total)
         bounds = [total]
         while bounds[-1] > least and len(bounds) < HALVINGS:
@@ -334,7 +328,7 @@ class Search:
                 return point
             made = [self._run(point.assignment, sample) for sample in self._samples.held_back]
             error = metrics.worst(metric, exact, made)
-            if error <= self._limit:
+            if error <= MARGIN * self._budget.error:
                 return replace(point, error=error)
             if turn < SCREENINGS and metric != "top1":  # a mean, which that of the worst says nothing of
                 errors = [metrics.error(metric, a, b) for a, b in zip(exact, made, strict=True)]
@@ -356,9 +350,8 @@ class Search:
             self._simulation.forget()
             program = self._program(point.assignment)
             tried[key] = checked = self._checked(point, program, float32)
-            if checked.error is not None and point.error:
-                self._learn(checked.error / point.error, beyond=checked.error > self._budget.error)
             if checked.error is not None and checked.error > self._budget.error:
+                self._missed *= max(checked.error / (point.error or checked.error), LEAST_MISSED)
                 self._errors[key] = checked.error
             self._step()
             self._time(point.assignment, program, float32)
@@ -371,13 +364,6 @@ class Search:
             tried = {k: c if c is best else replace(c, program=None) for k, c in tried.items()}
         self._found.tried, self._found.chosen = tuple(tried.values()), best
         self._found.model = None if best is None else self._model(best.point.assignment)
-
-    def _learn(self, ratio: float, *, beyond: bool) -> None:
-        """Take from a program's error over the simulated one what other choices may err in the simulation."""
-        if beyond:
-            self._missed *= max(ratio, LEAST_MISSED)
-        elif ratio < LESS:
-            self._missed = min(self._missed, max(ratio, LEAST))
 
     def _whole(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, Point]:
         """Points that have one precision wherever it is offered."""

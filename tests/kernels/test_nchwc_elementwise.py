@@ -113,3 +113,16 @@ def test_bytes_have_channels_last_but_no_blocks(compiler: Compiler) -> None:
     e = (a.astype(np.float32) - 9) * (b.astype(np.float32) - 9) * 0.25
     np.testing.assert_array_equal(y, np.clip(np.rint(e) + 9, 0, 255).astype(np.uint8))
     assert "is for float32" in str(ROW.rejection(group, harness.context()))
+    assert [(x.name, y.name) for x, y in LAST.inplace(group, harness.context())] == [("a", "y"), ("b", "y")]
+
+
+def test_bytes_do_not_overwrite_floats() -> None:
+    """A thread would write where another has yet to read: at a quarter of the address."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[2,20,5,7] a, float[2,20,1,1] gate, float s, uint8 z)
+        => (uint8[2,20,5,7] y) {
+        e = Mul(a, gate)
+        y = QuantizeLinear(e, s, z) }"""
+    constants = {"s": np.float32(0.25).reshape(()), "z": np.uint8(9).reshape(())}
+    group = harness.group_of(harness.model_of(text, constants), REGISTRY)
+    assert LAST.rejection(group, harness.context()) is None
+    assert LAST.inplace(group, harness.context()) == ()

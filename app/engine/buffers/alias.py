@@ -188,6 +188,9 @@ class AliasClasses:
         holds = a.start <= b.start + by and b.end + by <= a.end and b.owner is None
         if self.nbytes(output) == 0:
             return f"{output.name!r} has no bytes"
+        sizes = graph.element_type(source).itemsize, graph.element_type(output).itemsize
+        if sizes[0] != sizes[1]:  # threads write where others have yet to read
+            return f"elements of {sizes[1]} byte lie elsewhere than those of {sizes[0]} byte"
         if self.nbytes(source) < self.nbytes(output):
             return f"{self.nbytes(source)} byte cannot hold {self.nbytes(output)} byte"
         if not holds and (a.start < b.start + by or a.end > b.end + by):

@@ -281,9 +281,7 @@ def _written_out(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
         return proto
     try:
         return onnx.inliner.inline_selected_functions(proto, sorted(found), inline_schema_functions=True)
-    except (
-        Exception
-    ) as cause:  # it raises whatever its C++ code throws, where an operand is left out among them
+    except Exception as cause:  # whatever its C++ code throws, where an operand is left out among others
         names = ", ".join(name for _, name in sorted(found))
         notes.append(f"{names} stays one operator: its body cannot be inlined: {_first_line(cause)}")
         return proto

@@ -159,6 +159,15 @@ def test_an_intermediate_larger_than_the_output_stays_in_the_arena() -> None:
     assert named(compilation, placement_of(compilation))["a"] == ("arena", 0)
 
 
+def test_an_inplace_pair_is_refused_when_elements_have_other_sizes() -> None:
+    """Threads write the bytes of the output's elements where others have yet to read the input's."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[32] x) => (float16[32] c) { a = Relu(x) b = Cast<to=10>(a) c = Relu(b) }"""
+    placement = placement_of(compilation_of(text, {"b": Row(inplace=(("a", "b"),))}))
+    a, b = (next(at for value, at in placement.values.items() if value.name == name) for name in "ab")
+    assert b.offset >= a.offset + a.nbytes or b.offset + b.nbytes <= a.offset
+
+
 def test_an_inplace_pair_is_refused_when_the_output_is_larger() -> None:
     text = """<ir_version: 10, opset_import: ["": 21]>
     agraph (float16[64] x) => (float[64] out) { a = Relu(x)  b = Cast <to = 1> (a)  out = Relu(b) }"""

@@ -209,13 +209,16 @@ def _image_cost(group: Group, context: PlanningContext, layout: Layout) -> float
 
 
 def _image_inplace(group: Group, layout: Layout) -> tuple[tuple[ir.Value, ir.Value], ...]:
-    """Images of the results' shape that are read in no other way."""
+    """Images of the results' shape, and elements of their size, that are read in no other way."""
     places: dict[ir.Value, set[str]] = {}
     for operand, physical in zip(formula_in(group).operands, _read_physicals(group, layout)):
         if physical.follows:
             places.setdefault(operand.value, set()).add(physical.place)
     return tuple(
-        (source, output) for output in group.outputs for source, found in places.items() if found == {"same"}
+        (source, output)
+        for output in group.outputs
+        for source, found in places.items()
+        if found == {"same"} and graph.nbytes(source) == graph.nbytes(output)
     )
 
 

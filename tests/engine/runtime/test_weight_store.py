@@ -72,8 +72,11 @@ def private_bytes() -> int:
 
 
 def test_programs_of_all_shapes_compute_from_one_file(path: Path, tmp_path: Path, compiler: Compiler) -> None:
+    """Shapes whose products pack weights alike: from three rows on AVX2 has another implementation."""
     plain, stored = served(path, None, compiler), served(path, tmp_path, compiler)
-    programs = [stored.program(shapes(n)) for n in (1, 2, 3)]
+    programs = [stored.program(shapes(n)) for n in (1, 2)]
+    rows = [[step.choice.implementation.name for step in p.program.steps] for p in programs]
+    assert rows[0] == rows[1]
     (segment,) = segments(tmp_path)
     assert segment.stat().st_size < 2.1 * WIDTH * WIDTH * 4
     for n, program in enumerate(programs, 1):

@@ -88,8 +88,8 @@ def capacity(
         verified, more = _verified(study, *found, bound, end)
         answer["chosen"] = verified | {"memory": _memory(study, found[0], process)}
         notes += more
-        if found[0].shares_cores:
-            notes.append(f"percentiles are uncertain: {_SHARED}")
+        if found[0].leaves_no_core:
+            notes.append("percentiles may be twice those predicted: API and client have no core of their own")
     progress("benchmark", 3, 3)
     return answer | {"notes": notes, "seconds": time.monotonic() - began}
 

@@ -46,14 +46,15 @@ class Candidate:
     rejection: str = ""
 
     @property
-    def shares_cores(self) -> bool:
-        """True if threads of one run lose their cores to API and client at times, while the others wait.
+    def leaves_no_core(self) -> bool:
+        """True if API and client take cores that runs need: percentiles are up to twice those predicted."""
+        used = self.configuration.instances * self.configuration.threads
+        return self.times.costs is not None and used >= self.times.cores
 
-        Percentiles of such runs differ by a factor of two from one minute to the next.
-        """
-        threads = self.configuration.threads
-        busy = self.configuration.instances * threads >= self.times.cores
-        return self.times.costs is not None and threads > 1 and busy
+    @property
+    def shares_cores(self) -> bool:
+        """True if threads of one run lose their cores to API and client at times, while the others wait."""
+        return self.leaves_no_core and self.configuration.threads > 1
 
 
 def candidate(

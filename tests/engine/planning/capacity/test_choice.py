@@ -76,6 +76,7 @@ def test_runs_of_several_threads_leave_a_core_to_http_where_others_fit(
     row = candidate(configuration, quick, 100, True, BOUND, None)
     other = candidate(Configuration(1, 1), slow, 100, True, BOUND, None)
     assert row.shares_cores is shares
+    assert row.leaves_no_core is (configuration.instances * configuration.threads >= cores)
     assert chosen([row, other]) == ((other, other.best) if shares else (row, row.best))
     assert chosen([row]) == (row, row.best)
 

@@ -24,9 +24,8 @@ from app.engine.operators.matmul_geometry import Product
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.strip_heads import HeadProductSizes
 
-ROWS = (
-    24  # queries of a block of scores: what it takes counts, and each block reads keys from the second cache
-)
+# Queries of a block of scores: what it takes counts, and each block reads keys from the second cache.
+ROWS = 24
 VECTORS = 2  # of a tile's columns: heads are 32, 64 or 128 wide more often than not
 
 

@@ -24,7 +24,7 @@ from tests.harness import Array, assert_close
 
 def target_of(lanes: int) -> Target:
     """This machine with vectors of so many lanes; LLVM splits those that are too wide."""
-    return dataclasses.replace(host(), vector_lanes=lanes)
+    return dataclasses.replace(host(), vector_lanes=lanes, flops=192e9)
 
 
 def runs(program: Program, x: Array, compiler: Compiler) -> list[Array]:

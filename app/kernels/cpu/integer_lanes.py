@@ -330,7 +330,7 @@ def emit_last(
 def _library(
     recipe: Recipe, ways: list[str], operands: tuple[tuple[str, str], ...], result: str, lanes: int
 ) -> Sources:
-    """What finishes sums, if anything does; `ways` tell how its operands advance."""
+    """Library that finishes sums, if anything does; `ways` tell how its operands advance."""
     if not recipe:
         return ()
     advances = tuple((way, kind) for way, (_, kind) in zip(ways, operands, strict=True))

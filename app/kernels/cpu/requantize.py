@@ -151,7 +151,7 @@ def _computes(recipe: Recipe, operands: tuple[tuple[str, str], ...], result: str
 
 
 def _rounded(recipe: Recipe, operands: tuple[tuple[str, str], ...]) -> tuple[int, int] | None:
-    """What is rounded before the last step limits it, and the operand that is added after that; 0 for none.
+    """Value that is rounded before the last step limits it, and the operand added after that; 0 for none.
 
     None if something else comes before the last step.
     """

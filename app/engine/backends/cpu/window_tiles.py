@@ -77,7 +77,7 @@ def work(shape: tuple[int, int], vectors: int, reduction: Reduction) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What threads share: images and groups, and how many threads; whether weights leave the second cache."""
+    """Images and groups, the threads that share them, and whether weights leave the second cache."""
 
     repeats: int
     threads: int

@@ -59,7 +59,7 @@ class Strip:
     table: Constant
 
 
-# What rows are: lines of [1, C, H, W], rows of [..., M, N], or columns of a head of attention of all tokens.
+# Kinds of rows: lines of [1, C, H, W], rows of [..., M, N], columns of a head of attention of all tokens.
 IMAGE, MATRIX, HEADS = "image", "matrix", "heads"
 
 RowMaps: TypeAlias = tuple[tuple[ir.Value, RowMap], ...]

@@ -11,7 +11,7 @@ from app.engine.core.calls import Argument, Call, Constant, Jump, KernelCall, Wo
 from app.engine.core.program import Step
 from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.memory.rows.geometry import Segment
-from app.engine.memory.rows.replay import Access, EmittedCall
+from app.engine.memory.rows.replay import Access, EmittedCall, replay
 from app.kernels.cpu.attention_blocks import AttentionBlocksSizes
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.strip_heads import HeadProductSizes
@@ -189,3 +189,19 @@ def _rows(segment: Segment, name: str, rows: range, place: int, ring: Array, fir
         slot = (row - (first if moves else 0)) % slots
         for plane in range(value.planes):
             yield Access(name, row, plane, place + at * 4 + (plane * slots + slot) * line, line)
+
+
+def replayed(step: Step) -> None:
+    """Replay the calls of a stream; values outside lie behind its workspace, an output over its input."""
+    assert isinstance(step.group, StreamGroup)
+    memory = step.group.memory
+    segment, at = memory.schedule.segment, -(-memory.nbytes // 64) * 64
+    whole: dict[str, int] = {}
+    for name in (*segment.inputs, *segment.outputs):
+        place = memory.schedule.whole[name]
+        if place not in whole:
+            whole[place] = at
+            at += segment.by_name[place].nbytes
+        whole[name] = whole[place]
+    calls = emitted_by_heads if any(part.strips.heads for part in step.group.parts) else emitted
+    replay(segment, [*calls(step, whole, 0)], whole, at)

@@ -10,9 +10,9 @@ import pytest
 from app.engine.core.calls import Argument, Call, Constant, KernelCall
 from app.engine.core.program import Step
 from app.engine.core.streams.stream_group import StreamGroup
-from app.engine.memory.rows.replay import EmittedCall, ReplayError, replay
+from app.engine.memory.rows.replay import ReplayError
 from app.engine.types.options import Streamed
-from tests.engine.passes.streams.addresses import LENGTH, emitted
+from tests.engine.passes.streams.addresses import LENGTH, replayed
 from tests.engine.passes.streams.chains import Plans, random_network, stream_of
 from tests.engine.passes.streams.test_stream import target_of
 
@@ -21,22 +21,6 @@ def streamed(seed: int, lanes: int, folder: Path) -> Step:
     plans = Plans(random_network(seed).save(folder), target_of(lanes), fast=seed % 2 == 1)
     rows = (Random(seed).choice((1, 2, 3, 5)),) * len(plans.names)
     return stream_of(plans.planned(Streamed(plans.names, rows)))
-
-
-def replayed(step: Step) -> None:
-    """Replay the calls of a stream; values outside lie behind its workspace, an output over its input."""
-    assert isinstance(step.group, StreamGroup)
-    memory = step.group.memory
-    segment, at = memory.schedule.segment, -(-memory.nbytes // 64) * 64
-    whole: dict[str, int] = {}
-    for name in (*segment.inputs, *segment.outputs):
-        place = memory.schedule.whole[name]
-        if place not in whole:
-            whole[place] = at
-            at += segment.by_name[place].nbytes
-        whole[name] = whole[place]
-    calls: list[EmittedCall] = [*emitted(step, whole, 0)]
-    replay(segment, calls, whole, at)
 
 
 @pytest.mark.parametrize("lanes", [8, 16])

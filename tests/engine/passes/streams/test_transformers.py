@@ -10,10 +10,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from app.engine.core.calls import Call, Constant, KernelCall
-from app.engine.core.program import Program, Step
+from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
-from app.engine.core.streams.stream_group import StreamGroup
-from app.engine.memory.rows.replay import ReplayError, replay
+from app.engine.memory.rows.replay import ReplayError
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.streams.matrix_strips import denied_for_strips, in_matrix_strips
@@ -21,7 +20,7 @@ from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, MemoryConcessions, Streamed
 from app.engine.types.regions.region import Region
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.passes.streams.addresses import emitted, emitted_by_heads
+from tests.engine.passes.streams.addresses import replayed
 from tests.engine.passes.streams.chains import OPTIONS, stream_of
 from tests.engine.passes.streams.test_stream import runs, target_of
 from tests.engine.passes.streams.transformers import WIDTH, attention, feed_forward
@@ -56,22 +55,6 @@ class Layer:
             np.testing.assert_array_equal(found, expected)
         (reference,) = ReferenceEvaluator(onnx.load(self.path)).run(None, {"x": x})
         assert_close(expected, np.asarray(reference), 1e-4)
-
-
-def replayed(step: Step) -> None:
-    """Replay the calls of a stream; values outside lie behind its workspace, an output over its input."""
-    assert isinstance(step.group, StreamGroup)
-    memory = step.group.memory
-    segment, at = memory.schedule.segment, -(-memory.nbytes // 64) * 64
-    whole: dict[str, int] = {}
-    for name in (*segment.inputs, *segment.outputs):
-        place = memory.schedule.whole[name]
-        if place not in whole:
-            whole[place] = at
-            at += segment.by_name[place].nbytes
-        whole[name] = whole[place]
-    calls = emitted_by_heads if any(part.strips.heads for part in step.group.parts) else emitted
-    replay(segment, [*calls(step, whole, 0)], whole, at)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

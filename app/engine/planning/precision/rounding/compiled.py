@@ -13,7 +13,7 @@ _compiled: Any = njit(cache=True, error_model="numpy", boundscheck=False, nogil=
 
 @_compiled
 def best_scales(lines, shares, limit, tiny, scales, integers):
-    """Of each line the scale that loses least squared error, among shares of its largest magnitude.
+    """Scale of each line that loses least squared error, among shares of its largest magnitude.
 
     lines: float32[n, elements]; shares: float32 of the magnitude over `limit`, the largest integer; `tiny` is
     the magnitude below which a line counts as zeros, of scale 1. Fills scales: float32[n], and integers:

@@ -108,13 +108,16 @@ class Loader:
     """
 
     def __init__(self, folder: Path) -> None:
-        processor = compiled_for()
         self._folder = folder
         self._lock = threading.Lock()
-        self._addresses: dict[str, int] = {}
-        self._loaded = {RAISE}
-        # The engine owns its generator.
-        self._engine = binding.create_mcjit_compiler(parsed(_RAISE, processor), _target_machine(processor))
+        # JITLink lays an object in one piece; RuntimeDyld aborts where 2 GiB come to lie between its parts.
+        self._linker = binding.create_lljit_compiler(_target_machine(compiled_for()), use_jit_link=True)
+        text = (
+            binding.JITLibraryBuilder()
+            .add_ir(_RAISE)
+            .import_symbol("write", binding.address_of_symbol("write"))
+        )
+        self._loaded = {RAISE: text.export_symbol(RAISE).link(self._linker, RAISE)}
 
     def address(self, symbol: str) -> int:
         """Address of a symbol, whose object is loaded with all that it calls.
@@ -123,24 +126,22 @@ class Loader:
             LookupError: the object calls a function that nobody defines.
         """
         with self._lock:
-            if symbol not in self._addresses:
-                self._load(symbol)
-                self._engine.finalize_object()
-                self._addresses[symbol] = int(self._engine.get_function_address(symbol))
-            return self._addresses[symbol]
+            return self._address(symbol)
 
-    def _load(self, symbol: str) -> None:
-        self._loaded.add(symbol)
-        path = self._path(symbol)
-        content = path.read_bytes()
-        for name in imports(content):
-            if name in self._loaded:
-                continue
-            if self._path(name).exists():
-                self._load(name)
-            elif binding.address_of_symbol(name) is None:
-                raise LookupError(f"{path} calls {name!r}, which is not defined")
-        self._engine.add_object_file(binding.ObjectFileRef.from_data(content))
+    def _address(self, symbol: str) -> int:
+        if symbol not in self._loaded:
+            path = self._path(symbol)
+            content = path.read_bytes()
+            library = binding.JITLibraryBuilder().add_object_img(content).export_symbol(symbol)
+            for name in imports(content):
+                if name in self._loaded or self._path(name).exists():
+                    library.import_symbol(name, self._address(name))
+                elif (address := binding.address_of_symbol(name)) is not None:
+                    library.import_symbol(name, address)
+                else:
+                    raise LookupError(f"{path} calls {name!r}, which is not defined")
+            self._loaded[symbol] = library.link(self._linker, symbol)
+        return int(self._loaded[symbol][symbol])
 
     def _path(self, symbol: str) -> Path:
         return self._folder / f"{symbol}.o"

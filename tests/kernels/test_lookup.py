@@ -92,3 +92,10 @@ def test_the_longest_run_is_the_middle_of_a_padded_row() -> None:
     assert longest_run(np.array([-1, -1, *range(100), -1])) == (2, 102)
     assert longest_run(np.array([2, 1, *range(30), 28, 27])) == (2, 32)
     assert longest_run(np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])) == (10, 10)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3, 16, 17])
+def test_long_rows_are_copied_to_wherever_they_begin(compiler: Compiler, before: int) -> None:
+    x = np.arange(15000, dtype=np.float32).reshape(3, 5000)
+    (y,) = run_text(compiler, "pad.lookup", "Pad (x, p)", {"x": x}, {"p": np.array([0, before, 0, 2])})
+    np.testing.assert_array_equal(y, np.pad(x, ((0, 0), (before, 2))))

@@ -204,7 +204,7 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
                             mine, sums_row, n, m, spare, mine, sums_row, bias, 0, bias,
                             residual, 0, scalars, again)
                 else:
-                    place = channel * pixels + start
+                    place = y_base + channel * pixels + start
                     direct = last and not staged
                     to, step = (at(y, place), pixels) if direct else (mine, sums_row)
                     product(at(weights, row * depth), packed != 0, depth, 1, k0, panels, panel_row, COLUMNS,
@@ -216,7 +216,7 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
                     addend = bias[row + j] if flags & ROW_BIAS else bias[0]
                     from_ = at(mine, j * v_channel)
                     if not scatter:
-                        place = (channel + j) * y_channel + start
+                        place = y_base + (channel + j) * y_channel + start
                         run(from_, v_pixel, at(y, place), 1, n, addend, at(residual, place), scalars, flags,
                             spare{places})
                         continue

@@ -15,7 +15,8 @@ from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import lanes_run_library
 from app.kernels.expressions import Recipe
 
-ACCUMULATORS = 12  # of a tile, beside which the weights of a channel fit 16 registers
+ACCUMULATORS = 12  # of a tile, beside which the weights of a channel fit 16 registers; twice as many 32
+PIXELS = 8  # of a tile, whose addresses fit general registers
 
 _BLOCKED = """\
 from app.kernels.cpu.nchwc_conv_transpose import pixel_tile
@@ -88,9 +89,10 @@ _FEW_FINISH = """\
 """
 
 
-def pixels_of(vectors: int) -> int:
-    """Input pixels of a tile."""
-    return max(ACCUMULATORS // vectors, 1)
+def pixels_of(lanes: int, vectors: int, w: int) -> int:
+    """Input pixels of a tile, so that those of a line are few and need no more pixels than it has."""
+    most = max(min(ACCUMULATORS * (1 + (lanes > 8)) // vectors, PIXELS), 1)
+    return -(-w // max(-(-w // most), 1))
 
 
 def pixel_tile(lanes: int, pixels: int, vectors: int, flags: int) -> Any:
@@ -168,7 +170,7 @@ Operands = tuple[tuple[str, str, str], ...]  # (how it advances, offset where it
 
 
 def emit_blocked(
-    lanes: int, rows: int, taps: int, flags: int, recipe: Recipe = (), operands: Operands = ()
+    lanes: int, pixels: int, rows: int, taps: int, flags: int, recipe: Recipe = (), operands: Operands = ()
 ) -> Sources:
     """The module of a transposed convolution to blocks.
 
@@ -179,17 +181,25 @@ def emit_blocked(
 
     Args:
         lanes: channels in a block.
+        pixels: of a tile, see `pixels_of`.
         rows: of the kernel.
         taps: columns of the kernel.
         flags: RESIDUAL, CLAMP.
         recipe: what follows bias, residual and limits.
         operands: of the recipe, after the first.
     """
-    return _module(_BLOCKED, _FINISH, lanes, taps, flags, recipe, operands, rows=rows)
+    return _module(_BLOCKED, _FINISH, lanes, taps, flags, recipe, operands, pixels=pixels, rows=rows)
 
 
 def emit_few(
-    lanes: int, vectors: int, rows: int, taps: int, flags: int, recipe: Recipe = (), operands: Operands = ()
+    lanes: int,
+    pixels: int,
+    vectors: int,
+    rows: int,
+    taps: int,
+    flags: int,
+    recipe: Recipe = (),
+    operands: Operands = (),
 ) -> Sources:
     """The module of a transposed convolution to few channels, row-major.
 
@@ -200,6 +210,7 @@ def emit_few(
 
     Args:
         lanes: channels in a block of x.
+        pixels: of a tile, see `pixels_of`.
         vectors: of a pixel's products.
         rows: of the kernel.
         taps: columns of the kernel.
@@ -207,7 +218,8 @@ def emit_few(
         recipe: what follows bias and limits.
         operands: of the recipe, after the first; none may vary.
     """
-    return _module(_FEW, _FEW_FINISH, lanes, vectors, flags, recipe, operands, rows=rows, taps=taps)
+    sizes = {"pixels": pixels, "rows": rows, "taps": taps}
+    return _module(_FEW, _FEW_FINISH, lanes, vectors, flags, recipe, operands, **sizes)
 
 
 def _module(
@@ -217,7 +229,6 @@ def _module(
     offsets = "".join(f", at(x{i}, {offset})" for i, (_, offset, _) in enumerate(operands))
     kernel = source.format(
         lanes=lanes,
-        pixels=pixels_of(vectors),
         vectors=vectors,
         flags=flags & (RESIDUAL | CLAMP),
         operands="".join(f", x{i}" for i in range(len(operands))),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from app.engine.core.registry import Cost, Implementation, Lower, PlanningContex
 from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.conv_geometry import Phase, Window
+from app.engine.operators.epilogues import Epilogue
 from app.engine.operators.strides import StridedCopy, strides_of
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import CLAMP, RESIDUAL, ROW_BIAS
@@ -64,7 +65,7 @@ class Part:
 
     `weights` is [groups, outputs, depth], or memory of that when it changes between runs, which the calls
     `before` fill.
-    `base` and `steps`: distances in the output in elements, None when pixels are contiguous.
+    `base` and `steps`: distances in the output in elements; `steps` is None when pixels are contiguous.
     """
 
     window: Window
@@ -196,14 +197,45 @@ def _lower(parts: Callable[[Group], tuple[Part, ...]]) -> Lower:
             return ()
         x, y = graph.operand(group.anchor, 0), group.outputs[0]
         kind = graph.element_type(y)
-        ends = epilogue_arguments(group, kind)
-        return tuple(
+        ends, own = epilogue_arguments(group, kind), parts(group)
+        copy, target = _interleaving(group, own, ends.epilogue), y
+        if copy is not None:
+            target = Workspace(graph.nbytes(y))
+            each = graph.elements(y) // len(own)
+            own = tuple(
+                replace(part, window=part.window.flat(), base=i * each, steps=None, pixels=0)
+                for i, part in enumerate(own)
+            )
+        products = tuple(
             call
-            for part in parts(group)
-            for call in (*part.before, product_call(part, kind, x, y, ends, context))
+            for part in own
+            for call in (*part.before, product_call(part, kind, x, target, ends, context))
         )
+        return products if copy is None else (*products, *calls(copy, kind.itemsize, target, y))
 
     return lower
+
+
+def _interleaving(group: Group, parts: tuple[Part, ...], epilogue: Epilogue) -> StridedCopy | None:
+    """The copy that joins phases of a transposed convolution, each stored in one piece; None if they differ.
+
+    Vectors of the copy are faster than stores of single elements, one phase after the other. What follows
+    reads nothing where the phases lie otherwise than the output.
+    """
+    batch, channels, *spatial = graph.static_shape(group.outputs[0])
+    out, size = parts[0].window.out, ((1, 1, *spatial)[-3:])
+    counts = tuple(n // o for n, o in zip(size, out) if o)
+    is_split = all(part.steps and part.window.out == out for part in parts) and len(parts) == math.prod(
+        counts
+    )
+    reads = epilogue.residual is not None or any(place == "same" for _, place in epilogue.operands)
+    if reads or not is_split or any(n * o != whole for n, o, whole in zip(counts, out, size)):
+        return None
+    planes, pixels = batch * channels, math.prod(out)
+    phases = [planes * pixels * stride for stride in strides_of(counts)]
+    axes = [axis for pair in zip(zip(out, strides_of(out)), zip(counts, phases)) for axis in pair]
+    sizes = (planes, *(n for n, _ in axes))
+    return StridedCopy(sizes, (pixels, *(stride for _, stride in axes)), strides_of(sizes))
 
 
 def product_call(

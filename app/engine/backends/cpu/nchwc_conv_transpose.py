@@ -19,7 +19,7 @@ from app.engine.cost.roofline import flops
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.types.layout import Layout
 from app.kernels.cpu.codegen.tiles import CLAMP, COLUMN_BIAS
-from app.kernels.cpu.nchwc_conv_transpose import ACCUMULATORS
+from app.kernels.cpu.nchwc_conv_transpose import ACCUMULATORS, pixels_of
 
 Array = np.ndarray[Any, Any]
 
@@ -63,8 +63,16 @@ def _blocked_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, 
     wide[:, :outputs] = taps
     packed = wide.reshape(channels, blocks, lanes, rows, columns).transpose(1, 3, 0, 4, 2)
     operands: Operands = _operands(group, packed, ends.with_bias(blocks * lanes), blocks, ends.buffer)
-    batch, _, h, _ = graph.static_shape(graph.operand(group.anchor, 0))
-    static = (lanes, rows, columns, ends.flags & ~COLUMN_BIAS, ends.epilogue.recipe, ends.places)
+    batch, _, h, w = graph.static_shape(graph.operand(group.anchor, 0))
+    static = (
+        lanes,
+        pixels_of(lanes, columns, w),
+        rows,
+        columns,
+        ends.flags & ~COLUMN_BIAS,
+        ends.epilogue.recipe,
+        ends.places,
+    )
     kernel = "app.kernels.cpu.nchwc_conv_transpose:emit_blocked"
     return (typed_call(kernel, operands, batch * blocks * h, static),)
 
@@ -107,10 +115,19 @@ def _few_lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]
         assert isinstance(ends.bias, Constant)
         bias[: outputs * each] = np.repeat(ends.bias.array[:outputs], each)
     places = tuple((advance, "0", kind) for advance, _, kind in ends.places)
-    buffer = graph.static_shape(group.outputs[0])[3] // columns * vectors * lanes + ends.buffer
+    batch, _, h, w = graph.static_shape(graph.operand(group.anchor, 0))
+    buffer = w * vectors * lanes + ends.buffer
     operands: Operands = _operands(group, packed, replace(ends, bias=Constant(bias)), outputs, buffer)
-    batch, _, h, _ = graph.static_shape(graph.operand(group.anchor, 0))
-    static = (lanes, vectors, rows, columns, ends.flags & CLAMP, ends.epilogue.recipe, places)
+    static = (
+        lanes,
+        pixels_of(lanes, vectors, w),
+        vectors,
+        rows,
+        columns,
+        ends.flags & CLAMP,
+        ends.epilogue.recipe,
+        places,
+    )
     return (typed_call("app.kernels.cpu.nchwc_conv_transpose:emit_few", operands, batch * h, static),)
 
 

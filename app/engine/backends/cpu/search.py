@@ -32,6 +32,9 @@ from app.kernels.cpu import radix
 _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
 _SCANS = {"CumSum": "sum", "CumProd": "prod"}
 SCANNED = 1024  # neighbours of a scan: it goes through rows one after the other, of pages as long as that
+BRIEF = (
+    128  # steps of a scan whose totals lose no more than other sums do where they are no wider than elements
+)
 _takes_ordered = takes(*ORDERED, *HALVES)
 
 
@@ -71,6 +74,7 @@ def _lower_scan(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     if inner == 1:
         operands: Operands = (*of_values(x, y), n, *flags)
         return (kernel_call("app.kernels.cpu.search:scan_rows", operands, outer, (_SCANS[group.op], wide)),)
+    wide = computed(x) if n <= BRIEF else wide
     columns = SCANNED if outer * blocks_of(inner, SCANNED) >= context.threads else COLUMNS
     blocks = blocks_of(inner, columns)
     operands = (*of_values(x, y), columns_of(wide, columns), columns, n, inner, blocks, *flags)

@@ -236,31 +236,27 @@ def max_with_indices(
     of x, within a plane in row-major order or, with by_column, in column-major order. Units are
     output rows.
     """
+    nothing = like(x[0], 0)
     for unit in range(begin, end):
         oy = unit % oh
         oz = unit // oh % od
-        plane = unit // oh // od
-        start = plane * d * h * w
-        for o in range(ow):
-            best = like(x[0], 0)
-            where = -1
-            position = -1
-            for kz in range(kd):
-                z = oz * sd - pd + kz * dd
-                if z < 0 or z >= d:
-                    continue
-                for ky in range(kh):
-                    line = oy * sh - ph + ky * dh
-                    if line < 0 or line >= h:
-                        continue
-                    for kx in range(kw):
-                        i = o * sw - pw + kx * dw
-                        if i < 0 or i >= w:
-                            continue
-                        v = x[start + (z * h + line) * w + i]
-                        if where < 0 or v > best or (v != v and best == best):
-                            best = v
-                            where = (z * h + line) * w + i
-                            position = (i * h + line) * d + z if by_column else where
-            y[unit * ow + o] = best
-            indices[unit * ow + o] = start + position
+        start = unit // oh // od * d * h * w
+        out = unit * ow
+        for o in range(out, out + ow):
+            y[o] = nothing
+            indices[o] = -1
+        for tap in range(kd * kh * kw):
+            z = oz * sd - pd + tap // (kh * kw) * dd
+            line = oy * sh - ph + tap // kw % kh * dh
+            if z < 0 or z >= d or line < 0 or line >= h:
+                continue
+            first = tap % kw * dw - pw  # column that output 0 reads
+            place, step = (z * h + line) * w + first, sw
+            if by_column:
+                place, step = (first * h + line) * d + z, sw * h * d
+            at = start + (z * h + line) * w + first
+            for o in range(max(-(first // sw), 0), min((w - 1 - first) // sw + 1, ow)):
+                v, best, where = x[at + o * sw], y[out + o], indices[out + o]
+                better = (where < 0) | (v > best) | ((v != v) & (best == best))
+                y[out + o] = v if better else best
+                indices[out + o] = start + place + o * step if better else where

@@ -123,6 +123,9 @@ def _of_dequantized(source: ir.Node, turned: bool) -> tuple[Array, Array, Array 
     return whole.reshape(n, blocks, own), spread(arrays[1]), zeros, bits, own
 
 
+_WHOLE = frozenset({*NARROW, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32})
+
+
 def dequantize_blocks(node: ir.Node) -> Replacement | None:
     """(x - zero) * scale of blocks that a run computes, with an axis of blocks and one within them."""
     x, scale = graph.operand(node, 0), graph.operand(node, 1)
@@ -132,7 +135,7 @@ def dequantize_blocks(node: ir.Node) -> Replacement | None:
         return None
     axis = graph.attribute(node, "axis", 1) % len(shape)
     real = node.outputs[0].dtype
-    if x.dtype not in NARROW or real != ir.DataType.FLOAT or scale.dtype != real or shape[axis] % size:
+    if x.dtype not in _WHOLE or real != ir.DataType.FLOAT or scale.dtype != real or shape[axis] % size:
         return None
     made = Made(node)
 

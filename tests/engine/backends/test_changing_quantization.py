@@ -137,3 +137,41 @@ def test_quantization_by_blocks(compiler: Compiler, tmp_path: Path, kind: type, 
     expected = quantized(x / wide, 1.0, 0, np.int64) + zeros
     limits = np.iinfo(kind)
     np.testing.assert_array_equal(found, np.clip(expected, limits.min, limits.max).astype(kind))
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("kind", [np.int16, np.uint16, np.int32])
+def test_blocks_of_wide_integers_are_scaled(
+    compiler: Compiler, tmp_path: Path, kind: type, axis: int
+) -> None:
+    x = RANDOM.integers(0, 30_000, (4, 6, 8)).astype(kind)
+    shape = [n // 2 if i == axis % 3 else n for i, n in enumerate(x.shape)]
+    scale = RANDOM.uniform(0.2, 0.4, shape).astype(np.float32)
+    zero = RANDOM.integers(0, 9, shape).astype(kind)
+    sizes, name = ",".join(map(str, shape)), np.dtype(kind).name
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g ({name}[4,6,8] x, float[{sizes}] s, {name}[{sizes}] z) => (float y) {{
+        y = DequantizeLinear <axis = {axis}, block_size = 2> (x, s, z) }}"""
+    session = on_own_kernels(compiler, tmp_path, text)
+    found = session.run({"x": x, "s": scale, "z": zero})["y"]
+    session.close()
+    wide, zeros = (np.repeat(v.astype(np.float64), 2, axis) for v in (scale, zero))
+    np.testing.assert_allclose(np.asarray(found), (x - zeros) * wide, rtol=1e-6)
+
+
+@pytest.mark.parametrize("zeros", [(3,), (2, 3, 1)])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_each_row_has_its_zero_point(
+    compiler: Compiler, tmp_path: Path, kind: type, zeros: tuple[int, ...]
+) -> None:
+    a, b, zero, column = some(kind, 2, 3, 7), some(kind, 7, 5), some(kind, *zeros), some(kind, 5)
+    k, sizes = KINDS[kind], ",".join(map(str, zeros))
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g ({k}[2,3,7] a, {k}[7,5] b, {k}[{sizes}] z, {k}[5] v) => (int32 y) {{
+        y = MatMulInteger (a, b, z, v) }}"""
+    session = on_own_kernels(compiler, tmp_path, text)
+    found = session.run({"a": a, "b": b, "z": zero, "v": column})["y"]
+    session.close()
+    rows = zero.reshape(-1, 1) if len(zeros) == 1 else zero
+    expected = (a.astype(np.int64) - rows.astype(np.int64)) @ (b.astype(np.int64) - column.astype(np.int64))
+    np.testing.assert_array_equal(found, expected)

@@ -1,4 +1,4 @@
-"""Quantized products whose weights, scales or zero points change between runs.
+"""Quantized products whose weights, scales or zero points change between runs, or differ from row to row.
 
 Rows for constants fold them into packed weights. Sums are computed exactly here too: of matrices by
 MatMulInteger, of images by a convolution in a float type that holds them.
@@ -50,6 +50,21 @@ def matrix_product(node: ir.Node) -> Replacement | None:
     )
 
 
+def zeros_of_rows(node: ir.Node) -> Replacement | None:
+    """MatMulInteger with a zero point for each row: sums, less those of columns times the zero points."""
+    of = Inputs(node)
+    shape, zeros = graph.shape(of.a), graph.shape(of.a_zero) if of.a_zero is not None else None
+    if of.a_zero is None or shape is None or zeros is None or len(shape) < 2 or math.prod(zeros) == 1:
+        return None
+    n = Nodes(node)
+    ones = n.constant(np.ones((1, shape[-1])), np.uint8)
+    sums, columns = (n("MatMulInteger", left, of.b, None, of.b_zero) for left in (of.a, ones))
+    rows = n("Cast", of.a_zero, to=int(ir.DataType.INT32))
+    if len(zeros) == 1:
+        rows = n("Reshape", rows, n.constant([-1, 1]))
+    return Replacement([n("Sub", sums, n("Mul", rows, columns))], n.made)
+
+
 def _change(*values: ir.Value | None) -> bool:
     return any(v is not None and not graph.is_constant(v) for v in values)
 
@@ -86,4 +101,5 @@ def _requantized(n: Nodes, of: Inputs, sums: Any, along: list[int]) -> ir.Value:
 REWRITES = (
     RewriteRule(convolution, ("ConvInteger", "QLinearConv"), backends=("numba-cpu",)),
     RewriteRule(matrix_product, ("QLinearMatMul",), backends=("numba-cpu",)),
+    RewriteRule(zeros_of_rows, ("MatMulInteger",), backends=("numba-cpu",)),
 )

@@ -6,7 +6,7 @@ place of the axis's table) for the outer axes; the offsets follow.
 """
 
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.strided import copy, thinned
+from app.kernels.cpu.strided import copy, doubled, thinned
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -43,12 +43,9 @@ def lookup(x, y, fill, table, rank, row, n0, left, right, times, step, begin, en
             for j in range(n0):
                 y[target + j] = value
         elif base == previous:
-            for j in range(n0):
-                y[target + j] = y[target - n0 + j]
+            copy(y, target, y, target - n0, n0)
         elif times == 2:
-            for j in range(n0 // 2):
-                y[target + 2 * j] = x[base + j]
-                y[target + 2 * j + 1] = x[base + j]
+            doubled(x, base, y, target, n0 // 2)
         elif times > 0:
             for j in range(n0 // times):
                 for i in range(target + j * times, target + (j + 1) * times):

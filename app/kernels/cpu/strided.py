@@ -12,7 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.codegen.vectors import evens, load, store
+from app.kernels.cpu.codegen.vectors import alternating, evens, load, store
 
 LANES = 16  # elements of a vector
 
@@ -151,6 +151,21 @@ def thinned(x, x0, step, y, y0, n):
     else:
         for i in range(n):
             y[y0 + i] = x[x0 + step * i]
+
+
+@njit
+def doubled(x, x0, y, y0, n):
+    """Each element of x twice: y[y0 + 2 i] = y[y0 + 2 i + 1] = x[x0 + i], i < n; the last vector overlaps."""
+    if n < LANES:
+        for i in range(n):
+            y[y0 + 2 * i] = x[x0 + i]
+            y[y0 + 2 * i + 1] = x[x0 + i]
+        return
+    for i in range(0, n - LANES, LANES):
+        v = load(x, x0 + i, LANES)
+        store(y, y0 + 2 * i, alternating(v, v))
+    v = load(x, x0 + n - LANES, LANES)
+    store(y, y0 + 2 * (n - LANES), alternating(v, v))
 
 
 @njit

@@ -214,6 +214,22 @@ def test_integers_wrap_and_divide_as_in_numpy(dtype: str, compiler: Compiler) ->
     compare(WHOLE_BINARY, [x, y], evaluate(compiler, WHOLE_BINARY, [x, y]))
 
 
+def test_quotients_of_64_bits_are_exact(compiler: Compiler) -> None:
+    random = np.random.default_rng(0)
+
+    def some(n: int) -> Array:
+        return random.integers(-(2**63), 2**63 - 1, n, endpoint=True) >> random.integers(0, 63, n)
+
+    limits = np.iinfo(np.int64)
+    edges = np.array([3072, 2**53 + 1, 2**62, limits.max, limits.max - 1024, limits.min, limits.min + 1])
+    divisors = some(1000) >> 20
+    multiples = (some(1000) >> 20) * divisors
+    x = np.concatenate([some(3000), multiples - 1, multiples, multiples + 1, np.repeat(edges, edges.size)])
+    y = np.concatenate([some(3000), divisors, divisors, divisors, np.tile(edges, edges.size)])
+    cases = tuple(case for case in WHOLE_BINARY if case.op in ("Div", "Mod", "Fmod"))
+    compare(cases, [x, y], evaluate(compiler, cases, [x, y]))
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64"])
 def test_shifts_by_the_width_or_more_leave_what_moves_in(dtype: str, compiler: Compiler) -> None:
     values = whole_values(dtype)

@@ -11,6 +11,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.extrema import like
+from app.kernels.cpu.runtime.processor import compiled_for
 
 
 def _divide(kind, builder, a, b, *, remainder: bool):
@@ -30,11 +31,13 @@ def _divide(kind, builder, a, b, *, remainder: bool):
         if remainder:
             found = builder.sub(a, builder.mul(found, divisor))
         return builder.select(by_zero, zero, found)
-    if remainder:
-        operation = builder.srem if kind.signed else builder.urem
+    if kind.signed and "+avx512dq" in compiled_for().features.split(","):  # vectors become float64 and back
+        found = _parts_of_long(builder, a, divisor)[remainder]
+    elif remainder:
+        found = (builder.srem if kind.signed else builder.urem)(a, divisor)
     else:
-        operation = builder.sdiv if kind.signed else builder.udiv
-    return builder.select(by_zero, zero, operation(a, divisor))
+        found = (builder.sdiv if kind.signed else builder.udiv)(a, divisor)
+    return builder.select(by_zero, zero, found)
 
 
 def _quotient_of_floats(kind, builder, a, b):
@@ -49,6 +52,34 @@ def _quotient_of_floats(kind, builder, a, b):
     ratio = builder.fdiv(*(builder.sitofp(v, real) for v in wide))
     found = builder.fptosi(ratio, ll.IntType(32))
     return found if kind.bitwidth == 32 else builder.trunc(found, a.type)
+
+
+def _parts_of_long(builder, a, b):
+    """(quotient, remainder) of 64 bits by two divisions of float64 and a step.
+
+    The first quotient times b is a to 2^63 * 3 * 2^-53 and one b; of what is left the second one is at most
+    one too large, which the sign of the remainder tells.
+    """
+    real, zero = ll.DoubleType(), ll.Constant(a.type, 0)
+    wide = builder.sitofp(b, real)
+
+    def estimate(n):
+        ratio = builder.fdiv(builder.sitofp(n, real), wide)
+        most = ll.Constant(real, float(2**63 - 1024))  # 2^63 is no int64
+        return builder.fptosi(builder.select(builder.fcmp_ordered("<", ratio, most), ratio, most), a.type)
+
+    found, rest = zero, a
+    for _ in range(2):
+        part = estimate(rest)
+        found, rest = builder.add(found, part), builder.sub(rest, builder.mul(part, b))
+    differ = builder.icmp_signed("<", builder.xor(rest, a), zero)
+    beyond = builder.and_(differ, builder.icmp_signed("!=", rest, zero))
+    sign = builder.or_(builder.ashr(builder.xor(a, b), ll.Constant(a.type, 63)), ll.Constant(a.type, 1))
+    magnitude = builder.select(builder.icmp_signed("<", builder.xor(rest, b), zero), b, builder.neg(b))
+    return (
+        builder.sub(found, builder.select(beyond, sign, zero)),
+        builder.add(rest, builder.select(beyond, magnitude, zero)),
+    )
 
 
 @intrinsic

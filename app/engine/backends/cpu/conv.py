@@ -198,7 +198,8 @@ def _lower(parts: Callable[[Group], tuple[Part, ...]]) -> Lower:
         x, y = graph.operand(group.anchor, 0), group.outputs[0]
         kind = graph.element_type(y)
         ends, own = epilogue_arguments(group, kind), parts(group)
-        copy, target = _interleaving(group, own, ends.epilogue), y
+        copy = _interleaving(group, own, ends.epilogue)
+        target: Argument = y
         if copy is not None:
             target = Workspace(graph.nbytes(y))
             each = graph.elements(y) // len(own)

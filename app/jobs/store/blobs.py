@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
@@ -27,6 +28,7 @@ from app.jobs.errors import (
     HashMismatchError,
     QuotaError,
     StorageFullError,
+    StoreOutageError,
     TooLargeError,
 )
 from app.jobs.store.auth_context import current, visible
@@ -79,11 +81,11 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """Bytes that lie where they shall be kept, but are no blob yet."""
+    """Bytes that lie where they shall be kept, but are no blob yet; no path to those that the store has."""
 
     sha256: str
     size: int  # byte
-    path: Path
+    path: Path | None
 
 
 class Upload:
@@ -230,6 +232,7 @@ class BlobStore:
 
         Raises:
             QuotaError: he would hold more than he may.
+            StoreOutageError: what the store had was removed meanwhile; it is there to be brought again.
         """
         found = {each.sha256: each for each in brought}
         self._database.lock(connection, _LOCK)
@@ -239,7 +242,7 @@ class BlobStore:
         fresh = [each for each in found.values() if each.sha256 not in known]
         if fresh:
             with storing():
-                self._backend.keep({each.sha256: each.path for each in fresh})
+                self._backend.keep({each.sha256: _place_of(each) for each in fresh})
             rows = [{"sha256": each.sha256, "size": each.size, "created": time.time()} for each in fresh]
             connection.execute(blobs.insert(), rows)
         self.hold(connection, found, until, held)
@@ -273,7 +276,7 @@ class BlobStore:
     def copies(self, paths: Mapping[str, Path], limit: int) -> Iterator[dict[str, Brought]]:
         """Copies of regular files that another process wrote, to be entered in the context.
 
-        A file with several names is copied once.
+        A file with several names is copied once, one whose bytes the store has not at all.
 
         Raises:
             OSError: one is a link, or cannot be read.
@@ -282,18 +285,17 @@ class BlobStore:
         with ExitStack() as stack:
             files = {name: _file_of(path) for name, path in paths.items()}
             once = {file: paths[name] for name, file in files.items()}
-            copied = [stack.enter_context(self._copy(path, limit)) for path in once.values()]
-            made = dict(zip(once, self.bring(copied)))
+            found = dict(zip(once, at_once(partial(_read, limit=limit), once.values())))
+            with self._database.read() as connection:
+                known = _known(connection, {each.sha256 for each in found.values()})
+            uploads = {
+                file: stack.enter_context(self.upload(limit))
+                for file, each in found.items()
+                if each.sha256 not in known
+            }
+            at_once(lambda file: _copy(once[file], uploads[file]), uploads)
+            made = found | dict(zip(uploads, self.bring(uploads.values())))
             yield {name: made[file] for name, file in files.items()}
-
-    def _copy(self, path: Path, limit: int) -> Upload:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file, ExitStack() as stack:
-            upload = stack.enter_context(self.upload(limit))
-            while chunk := file.read(_PIECE):
-                upload.write(chunk)
-            stack.pop_all()  # the caller leaves it
-            return upload
 
     @staticmethod
     def settle(connection: sa.Connection, hashes: Iterable[str]) -> None:
@@ -345,6 +347,45 @@ def _file_of(path: Path) -> tuple[int, int]:
     """Device and number of a file, which all its names have in common."""
     found = path.lstat()
     return found.st_dev, found.st_ino
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """The bytes of a regular file.
+
+    Raises:
+        OSError: it is a link, or cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def _read(path: Path, limit: int) -> Brought:
+    """Hash and size of a file.
+
+    Raises:
+        OSError: it is a link, or cannot be read.
+        TooLargeError: it exceeds the limit.
+    """
+    digest, size = hashlib.sha256(), 0
+    for piece in _pieces(path):
+        size += len(piece)
+        if size > limit:
+            raise TooLargeError(f"{path.name} exceeds the limit of {limit} byte")
+        digest.update(piece)
+    return Brought(digest.hexdigest(), size, None)
+
+
+def _copy(path: Path, upload: Upload) -> None:
+    for piece in _pieces(path):
+        upload.write(piece)
+
+
+def _place_of(brought: Brought) -> Path:
+    if brought.path is None:
+        raise StoreOutageError(f"blob {brought.sha256} was removed while a job that made it again ended")
+    return brought.path
 
 
 def _known(connection: sa.Connection, hashes: Iterable[str]) -> set[str]:

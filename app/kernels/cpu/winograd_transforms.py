@@ -208,7 +208,7 @@ def transformed(weights: Array, m: int) -> Array:
 
 
 def tiles_of(weights: Array, m: int) -> Array:
-    """float64[n, n, ...] of weights[taps, taps, ...] in float64."""
+    """T[n, n, ...] of weights T[taps, taps, ...]; those that are packed are of float64, and rounded once."""
     g = matrices(m, len(weights))[1]
     down = _rows_product(g, np.ascontiguousarray(weights))
     return _rows_product(g, down.swapaxes(0, 1)).swapaxes(0, 1)
@@ -216,9 +216,9 @@ def tiles_of(weights: Array, m: int) -> Array:
 
 def _rows_product(g: Array, x: Array) -> Array:
     """g[n, taps] x[taps, ...], by sums of whole arrays: threads of a BLAS wait longer than these take."""
-    y = np.zeros((len(g), *x.shape[1:]))
-    for row, total in zip(g, y):
+    y, scaled = np.zeros((len(g), *x.shape[1:]), x.dtype), np.empty(x.shape[1:], x.dtype)
+    for row, total in zip(g.astype(x.dtype), y):
         for factor, part in zip(row, x):
             if factor:
-                total += factor * part
+                total += np.multiply(part, factor, out=scaled)
     return y

@@ -121,6 +121,29 @@ def test_a_file_with_two_names_is_copied_once(store: BlobStore, tmp_path: Path) 
         assert made["c"].sha256 != made["a"].sha256
 
 
+def test_bytes_that_the_store_has_are_not_copied(store: BlobStore, tmp_path: Path) -> None:
+    sha256 = put(store, b"same", claim=60)
+    (tmp_path / "a").write_bytes(b"same")
+    with store.copies({"a": tmp_path / "a"}, 1000) as made, store._database.write() as connection:
+        assert list(store.incoming.iterdir()) == []
+        (kept,) = store.enter(connection, list(made.values()))
+    assert kept.sha256 == sha256
+    assert content_of(store, sha256) == b"same"
+
+
+def test_bytes_that_were_removed_before_they_are_entered_are_copied_the_next_time(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    sha256 = put(store, b"same")
+    (tmp_path / "a").write_bytes(b"same")
+    with store.copies({"a": tmp_path / "a"}, 1000) as made:
+        assert store.free() == 1
+        with pytest.raises(StoreOutageError, match=sha256), store._database.write() as connection:
+            store.enter(connection, list(made.values()))
+    assert entered(store, {"a": tmp_path / "a"})[0].sha256 == sha256
+    assert content_of(store, sha256) == b"same"
+
+
 def test_what_another_machine_removed_comes_again(store: BlobStore, tmp_path: Path) -> None:
     sha256 = put(store, b"removed")
     assert store.free() == 1

@@ -59,10 +59,10 @@ def column_error(b: Array) -> float:
 
     Each weight is off by half a step of its column, and half as much once it is a float32 again.
     """
-    b = b.reshape(b.shape[-2:])
+    b = np.abs(b.reshape(b.shape[-2:]))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        typical = np.mean(np.sqrt(np.abs(b)), axis=0, dtype=np.float64) ** 2
-        scales = tiles.fixed_scales(b).astype(np.float64)
+        scales = tiles.fixed_scales(b.max(0, initial=0)[None]).astype(np.float64)
+        typical = np.mean(np.sqrt(b, out=b), axis=0).astype(np.float64) ** 2
         normal = scales / 256 >= np.finfo(np.float32).tiny
         found = np.where(typical == 0, 0, np.where(normal, 0.75 * scales / typical, np.inf))
     return float(np.max(found, initial=0))

@@ -133,8 +133,8 @@ def _fixed_rejection(form: Form, group: Group, context: PlanningContext) -> str 
 def _column_error(form: Form, array: Array) -> float:
     found = 0.0
     for first in range(0, len(array), 16):  # in pieces that stay in a cache
-        columns = winograd_transforms.transformed(array[first : first + 16], form.m)
-        found = max(found, fixed_point.column_error(columns.reshape(-1, columns.shape[-1]).T))
+        tiles = winograd_transforms.tiles_of(array[first : first + 16].transpose(2, 3, 0, 1), form.m)
+        found = max(found, fixed_point.column_error(tiles.reshape(-1, tiles.shape[-1]).T))
     return found
 
 

@@ -68,6 +68,25 @@ def budgeted(
 ) -> Budgeted:
     """Choose the precision of each product; the quantized model is written into `folder`.
 
+    Errors and other arguments are those of `under_budgets`.
+    """
+    budgets = {folder: options.error_budget or 0.0}
+    (found,) = under_budgets(path, external, target, options, bindings, budgets, compiler, progress)
+    return found
+
+
+def under_budgets(
+    path: Path,
+    external: Mapping[str, Path],
+    target: Target,
+    options: Options,
+    bindings: Bindings,
+    budgets: Mapping[Path, float],
+    compiler: Compiler | None,
+    progress: Progress,
+) -> list[Budgeted]:
+    """Choices under several budgets, by the folder that the quantized model is written into: one search.
+
     `compiler` is None where the program does not run here: times are then predicted, errors simulated.
 
     Raises:
@@ -76,14 +95,13 @@ def budgeted(
     """
     if bindings.region is not None:
         raise InputError("an error budget needs inputs of one shape, not a region", pointer="/input_shapes")
-    budget = Budget(options.error_budget or 0.0, options.error_metric)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         weights = Spool(scratch / "weights")
         loaded = load(path, external=external, spool=weights)
         model, given = _plain(loaded, target, options, bindings)
         products = sites.sites(model)
-        found = Found(products)
+        search = None
         if products:
             bench = None
             if compiler is not None:
@@ -91,16 +109,21 @@ def budgeted(
             planner = Planner(target, options, bindings, weights, products, given, compiler, bench)
             simulation = Simulation(model, products, scratch, options.threads)
             machine = _machine(planner, progress)
-            found = Search(model, products, given, budget, simulation, machine).run()
-    written = None
-    if found.model is not None:
-        written = folder / QUANTIZED
-        export(found.model, written)
-    measured = compiler is not None and options.timings != "predicted"
-    report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
-    program = None if found.chosen is None else found.chosen.program
-    planned = options if program is None else program.compilation.options
-    return Budgeted(written, planned, given.held_back[0], report)
+            search = Search(model, products, given, options.error_metric, simulation, machine)
+        measured = compiler is not None and options.timings != "predicted"
+        results = []
+        for folder, error in budgets.items():
+            found = Found(products) if search is None else search.run(error)
+            written = None
+            if found.model is not None:
+                written = folder / QUANTIZED
+                export(found.model, written)
+            budget = Budget(error, options.error_metric)
+            report = precision_json(found, budget, given, sites.rejected(model), measured=measured)
+            program = None if found.chosen is None else found.chosen.program
+            planned = options if program is None else program.compilation.options
+            results.append(Budgeted(written, planned, given.held_back[0], report))
+    return results
 
 
 def _plain(loaded: Loaded, target: Target, options: Options, bindings: Bindings) -> tuple[ir.Model, Samples]:

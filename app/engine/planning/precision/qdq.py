@@ -34,7 +34,7 @@ class Quantities:
     """Numbers that a quantized graph holds.
 
     Attributes:
-        levels: by activation.
+        levels: by activation, and by result of a convolution.
         weights: rounded, by (site, candidate).
         unsigned: whether weights of 8 bits are written as uint8 with zero point 128: the same numbers, for
             runtimes that saturate products of uint8 and int8, see `candidates.saturates`.
@@ -46,11 +46,17 @@ class Quantities:
 
 
 def quantized(
-    plain: ir.Model, sites: tuple[Site, ...], assignment: Assignment, given: Quantities
+    plain: ir.Model,
+    sites: tuple[Site, ...],
+    assignment: Assignment,
+    given: Quantities,
+    *,
+    results: bool = False,
 ) -> ir.Model:
     """A copy of a model with its sites in the assigned precisions; the model stays as it is.
 
-    Sites in bfloat16 stay float32: kernels round their operands.
+    Sites in 16 bits stay float32: kernels round their operands. With `results` those of 8-bit convolutions
+    are rounded to 8 bits also where no product reads them: other runtimes have no integer kernel for others.
     """
     model = graph.copied(plain)
     made = _Made(model.graph, given.unsigned)
@@ -65,6 +71,8 @@ def quantized(
             _dynamic(made, node, site, rounded)
             continue
         node.replace_input_with(1, made.weights(node, site, row, rounded))
+        if site.op == "MatMul":
+            _full_rank_addend(made, node, site)
         if rounded.shift is not None:
             _shift(made, node, site, rounded.shift)
         if row.activation == "static":
@@ -76,11 +84,24 @@ def quantized(
     for name in dict.fromkeys(site.activation for site in sites):
         if name in shared:
             _for_all_readers(made, values[name], given.levels[name])
+    for site, row in chosen:
+        if results and row.activation == "static" and site.result is not None:
+            _rounded_result(made, values[site.result], given.levels[site.result])
     used = {v for node in model.graph.all_nodes() for v in node.inputs}
     for name, value in list(model.graph.initializers.items()):
         if value not in used and not value.is_graph_output():
             del model.graph.initializers[name]
     return model
+
+
+def _rounded_result(made: "_Made", value: ir.Value, levels: Levels) -> None:
+    """Round a value that nothing rounds yet, for all nodes that read it."""
+    readers = [(use.node, use.idx) for use in value.uses()]
+    if any(node.op_type == "QuantizeLinear" for node, _ in readers):
+        return
+    replacement = made.dequantized(value, levels, None)
+    for node, index in readers:
+        node.replace_input_with(index, replacement)
 
 
 def _for_all_readers(made: "_Made", value: ir.Value, levels: Levels) -> None:
@@ -113,11 +134,35 @@ def _shift(made: "_Made", node: ir.Node, site: Site, shift: Array) -> None:
         node.replace_input_with(2, inputs[2])
         return
     (y,) = node.outputs
-    addend = made.constant(shift.reshape(shift_shape(site)), f"{site.name}.shift")
+    rank = len(graph.static_shape(y))
+    addend = made.constant(
+        shift.reshape(shift_shape(site) if site.op == "Conv" else full(rank)), f"{site.name}.shift"
+    )
     readers = [(use.node, use.idx) for use in y.uses()]
     (moved,) = made("Add", [y, addend], site.name)
     moved.shape, moved.type = y.shape, y.type
     made.take_over(y, moved, readers)
+
+
+def _full_rank_addend(made: "_Made", node: ir.Node, site: Site) -> None:
+    """Give a constant that is added to a product of more than two axes the product's rank.
+
+    onnxruntime makes a Gemm of a MatMul and a vector that is added, and has no integer kernel for its bias.
+    """
+    (y,) = node.outputs
+    addition, rank = sole_reader(y), len(graph.static_shape(y))
+    if addition is None or addition.op_type != "Add":
+        return
+    for index, value in enumerate(addition.inputs):
+        vector = graph.constant(value)
+        if vector is not None and vector.ndim == 1 and rank > 2:
+            addend = made.constant(vector.reshape(full(rank)), f"{site.name}.addend")
+            addition.replace_input_with(index, addend)
+
+
+def full(rank: int) -> tuple[int, ...]:
+    """Shape of a vector along the last of so many axes."""
+    return (*(1,) * (rank - 1), -1)
 
 
 def _integer_bias(made: "_Made", node: ir.Node, site: Site, rounded: Rounded, levels: Levels) -> None:
@@ -240,6 +285,8 @@ class _Made:
         if self.unsigned and row.bits != 4:
             zeros = np.full(rounded.scales.shape, ZERO, np.uint8)
             inputs.append(self.constant(zeros, f"{site.weight}.zeros"))
+        elif site.op == "Gemm" and not row.block:  # whose integer kernel in onnxruntime wants them
+            inputs.append(self.constant(np.zeros(rounded.scales.shape, np.int8), f"{site.weight}.zeros"))
         attributes = [ir.AttrInt64("axis", 1 - site.axis if row.block else site.axis)]
         if row.block:
             attributes.append(ir.AttrInt64("block_size", row.block))

@@ -40,6 +40,7 @@ SHARE = 0.01  # of the time in float32, that products take at least for which a 
 HALVINGS = 40  # bounds that are tried at most, each half of the one before
 BEYOND = 2  # of them, below the first that the budget allows: points of the front
 BISECTIONS = 6  # of the bound, around the budget
+SLOWER = 1.02  # times the time of a choice that it may take with results rounded, for other runtimes
 FASTER = 0.99  # of the time of float32 in alternating runs, that a choice may take at most
 ROUNDS = 4  # choices that are planned and checked, each with seconds as the one before had them
 
@@ -54,6 +55,7 @@ Outputs: TypeAlias = Callable[[Program], Sequence[Mapping[str, object]] | None]
 # Seconds of two programs that take turns, None where they do not run here.
 Race: TypeAlias = Callable[[Program, Program], tuple[list[float], list[float]] | None]
 Progress: TypeAlias = Callable[[int, int], None]
+Key: TypeAlias = tuple[tuple[str, str], ...]  # an assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class Point:
 class Checked:
     """A planned point: error of its program on the samples held back, and seconds in turns with float32.
 
-    `error` is None where the program does not run here, `seconds` too.
+    `error` is None where the program does not run here, `seconds` too. `results` tells that those of 8-bit
+    convolutions are rounded, see `qdq.quantized`.
     """
 
     point: Point
@@ -107,6 +110,7 @@ class Checked:
     error: float | None
     seconds: tuple[float, float] | None  # of this program and of float32, medians
     rejection: str | None = None
+    results: bool = False
 
     @property
     def speedup(self) -> float | None:
@@ -135,43 +139,55 @@ class Found:
 
 
 class Search:
-    """The search for one model; `simulation` and `machine` run what it asks for."""
+    """The search for one model; `simulation` and `machine` run what it asks for.
+
+    Seconds and errors of single sites are measured once: they are the same under every budget.
+    """
 
     def __init__(
         self,
         plain: ir.Model,
         sites: tuple[Site, ...],
         samples: Samples,
-        budget: Budget,
+        metric: ErrorMetric,
         simulation: Simulation,
         machine: Machine,
     ) -> None:
-        self._plain, self._sites, self._budget = plain, sites, budget
+        self._plain, self._sites, self._metric, self._budget = plain, sites, metric, 0.0
         self._samples, self._simulation, self._machine = samples, simulation, machine
         self._numbers = Calibration(sites, samples.calibration, simulation, machine.unsigned)
         self._found = Found(sites, rules=self._numbers.rules, in_turn=self._numbers.in_turn)
+        self._measured: tuple[Program, dict[str, tuple[Candidate, ...]]] | None = None
         self._exact = {k: [self._run({}, s) for s in part] for k, part in self._parts().items()}
-        self._errors: dict[tuple[tuple[str, str], ...], float] = {}
+        self._errors: dict[Key, float] = {}
         self._seconds: dict[str, dict[str, float]] = {}
         self._screened = list(range(len(samples.held_back)))[:SCREENED]
         self._missed = 1.0  # times the simulated error that programs had
         self._done = 0
 
-    def run(self) -> Found:
-        """Find the choice; `chosen` stays None where float32 is best."""
-        found = self._found
-        self._numbers.observe()
-        found.warnings = tuple(self._numbers.warnings())
-        float32, offered = self._timed()
-        if not any(offered.values()):
-            return found
-        self._machine.rest()
-        self._numbers.take(offered)
-        self._measure_noise(offered, self._numbers.refine(offered, self._step))
-        found.whole = self._whole(offered)
-        self._check(float32, offered)
-        found.front = pareto(self._point(dict(key)) for key in self._errors)
+    def run(self, budget: float) -> Found:
+        """Find the choice whose error is within the budget; `chosen` stays None where float32 is best."""
+        if self._measured is None:
+            self._measured = self._measure()
+        float32, offered = self._measured
+        self._budget, self._missed = budget, 1.0
+        self._found = found = replace(self._found, chosen=None, model=None, tried=())
+        if any(offered.values()):
+            found.whole = self._whole(offered)
+            self._check(float32, offered)
+            found.front = pareto(self._point(dict(key)) for key in self._errors)
         return found
+
+    def _measure(self) -> tuple[Program, dict[str, tuple[Candidate, ...]]]:
+        """Measure single sites; the program in float32, and by site the candidates that are faster."""
+        self._numbers.observe()
+        self._found.warnings = tuple(self._numbers.warnings())
+        float32, offered = self._timed()
+        if any(offered.values()):
+            self._machine.rest()
+            self._numbers.take(offered)
+            self._measure_noise(offered, self._numbers.refine(offered, self._step))
+        return float32, offered
 
     def _rows(self, site: Site) -> list[Candidate]:
         """Candidates that apply to a site, the more exact first."""
@@ -190,7 +206,7 @@ class Search:
         self._machine.progress(min(self._done, total), total)
 
     def _timed(self) -> tuple[Program, dict[str, tuple[Candidate, ...]]]:
-        """The program in float32, and by site the candidates that are faster."""
+        """The program in float32, and by site the candidates that are faster, there or everywhere."""
         float32 = self._machine.plan(self._plain, {})
         (base,) = self._machine.seconds([float32])
         self._seconds = {s.name: {FLOAT32: base[s.name]} for s in self._sites}
@@ -208,10 +224,17 @@ class Search:
                 )
             self._step()
         offered = {}
+        everywhere = [row for row in self._machine.candidates if row.for_all and self._saves(row)]
         for site in self._sites:
             timed = [row for row in self._rows(site) if row.name in self._seconds[site.name]]
-            offered[site.name] = tuple(worth(timed, self._seconds[site.name]))
+            alone = tuple(worth(timed, self._seconds[site.name]))
+            offered[site.name] = tuple(row for row in timed if row in alone or row in everywhere)
         return float32, offered
+
+    def _saves(self, row: Candidate) -> bool:
+        """True if a precision saves time where all sites that it applies to have it."""
+        spent = [own for own in self._seconds.values() if row.name in own]
+        return math.fsum(s[row.name] for s in spent) < GAIN * math.fsum(s[FLOAT32] for s in spent)
 
     def _time(self, assignment: Assignment, program: Program, float32: Program) -> None:
         """Note seconds of assigned sites, by their ratio to those in float32 measured in the same turns."""
@@ -221,19 +244,20 @@ class Search:
             ratio = own[name] / other[name] if other[name] else 1.0
             spent[candidate] = spent[FLOAT32] * ratio
 
-    def _model(self, assignment: Assignment) -> ir.Model:
-        return quantized(self._plain, self._sites, assignment, self._numbers.quantities)
+    def _model(self, assignment: Assignment, *, results: bool = False) -> ir.Model:
+        given = self._numbers.quantities
+        return quantized(self._plain, self._sites, assignment, given, results=results)
 
-    def _program(self, assignment: Assignment) -> Program:
+    def _program(self, assignment: Assignment, *, results: bool = False) -> Program:
         halves = {name: candidate for name, candidate in assignment.items() if BY_NAME[candidate].half}
-        return self._machine.plan(self._model(assignment), halves)
+        return self._machine.plan(self._model(assignment, results=results), halves)
 
     def _noise(self, assignment: Assignment) -> tuple[float, float]:
         """Noise and error of an assignment on the samples of the search."""
         samples, exact = self._parts()["search"], self._exact["search"]
         made = [self._run(assignment, sample) for sample in samples]
         noises = [metrics.noise(a, b) for a, b in zip(exact, made, strict=True)]
-        return max(noises), metrics.worst(self._budget.metric, exact, made)
+        return max(noises), metrics.worst(self._metric, exact, made)
 
     def _measure_noise(
         self, offered: Mapping[str, Sequence[Candidate]], local: Mapping[tuple[str, str], float]
@@ -253,7 +277,7 @@ class Search:
                 if like is not None and local.get(key):
                     ratio = local[key] / local[like]
                     noise[key] = noise[like] * ratio
-                    alone[key] = alone[like] * (ratio if self._budget.metric == "cosine" else ratio**0.5)
+                    alone[key] = alone[like] * (ratio if self._metric == "cosine" else ratio**0.5)
                     continue
                 noise[key], alone[key] = self._noise({site.name: row.name})
                 if local.get(key):
@@ -263,11 +287,11 @@ class Search:
 
     def _point(self, assignment: Assignment, gap: float = 0.0) -> Point:
         """The point of an assignment, at the seconds of sites as they are known by now."""
-        key = tuple(sorted(assignment.items()))
+        key = key_of(assignment)
         if key not in self._errors:
             exact = [self._exact["held back"][k] for k in self._screened]
             made = [self._run(assignment, self._samples.held_back[k]) for k in self._screened]
-            self._errors[key] = metrics.worst(self._budget.metric, exact, made)
+            self._errors[key] = metrics.worst(self._metric, exact, made)
         seconds = sum(self._seconds[s.name][assignment.get(s.name, FLOAT32)] for s in self._sites)
         return Point(dict(assignment), seconds + self._found.rest, self._errors[key], gap)
 
@@ -296,7 +320,7 @@ class Search:
             for s in self._sites
         ]
         total = math.fsum(n for n in noises if n < math.inf) or 1.0
-        limit = MARGIN * self._budget.error / self._missed
+        limit = MARGIN * self._budget / self._missed
         least = min((n for n in self._found.noise.values() if n > 0.0), default=total)
         bounds = [total]
         while bounds[-1] > least and len(bounds) < HALVINGS:
@@ -321,14 +345,14 @@ class Search:
 
         Where it is not, those that err most are screened from then on; the last resort is a smaller bound.
         """
-        metric, exact = self._budget.metric, self._exact["held back"]
+        metric, exact = self._metric, self._exact["held back"]
         for turn in itertools.count():
             point = self._sweep(offered)
             if not point.assignment or len(exact) <= SCREENED:
                 return point
-            made = [self._run(point.assignment, sample) for sample in self._samples.held_back]
+            made = self._on_all(point)
             error = metrics.worst(metric, exact, made)
-            if error <= MARGIN * self._budget.error:
+            if error <= MARGIN * self._budget:
                 return replace(point, error=error)
             if turn < SCREENINGS and metric != "top1":  # a mean, which that of the worst says nothing of
                 errors = [metrics.error(metric, a, b) for a, b in zip(exact, made, strict=True)]
@@ -338,19 +362,20 @@ class Search:
                 self._missed *= max(error / (point.error or error), LEAST_MISSED)
         raise AssertionError("turns do not end")
 
+    def _on_all(self, point: Point) -> list[dict[str, object]]:
+        """Simulated outputs on all samples held back."""
+        return [self._run(point.assignment, sample) for sample in self._samples.held_back]
+
     def _check(self, float32: Program, offered: Mapping[str, Sequence[Candidate]]) -> None:
         """Plan and run the best point; with the seconds that its sites then take, choose again."""
-        tried: dict[tuple[tuple[str, str], ...], Checked] = {}
+        tried: dict[Key, Checked] = {}
         best: Checked | None = None
-        for _ in range(ROUNDS):
-            point = self._best(offered)
-            key = tuple(sorted(point.assignment.items()))
-            if key in tried or not point.assignment:
-                break
+        for point in self._points(offered, tried):
+            key = key_of(point.assignment)
             self._simulation.forget()
             program = self._program(point.assignment)
             tried[key] = checked = self._checked(point, program, float32)
-            if checked.error is not None and checked.error > self._budget.error:
+            if checked.error is not None and checked.error > self._budget:
                 self._missed *= max(checked.error / (point.error or checked.error), LEAST_MISSED)
                 self._errors[key] = checked.error
             self._step()
@@ -362,8 +387,40 @@ class Search:
                 default=None,
             )
             tried = {k: c if c is best else replace(c, program=None) for k, c in tried.items()}
+        best = None if best is None else self._with_results(best, float32)
         self._found.tried, self._found.chosen = tuple(tried.values()), best
-        self._found.model = None if best is None else self._model(best.point.assignment)
+        self._found.model = None if best is None else self._model(best.point.assignment, results=best.results)
+
+    def _points(
+        self, offered: Mapping[str, Sequence[Candidate]], tried: Mapping[Key, Checked]
+    ) -> Iterator[Point]:
+        """Points worth a plan: the best, as seconds are known by then, and the fastest in one precision.
+
+        Seconds of sites hide that a site between others in its precision needs no conversions.
+        """
+        for _ in range(ROUNDS):
+            point = self._best(offered)
+            if key_of(point.assignment) in tried or not point.assignment:
+                break
+            yield point
+        limit = MARGIN * self._budget / self._missed
+        whole = [point for point in self._found.whole.values() if key_of(point.assignment) not in tried]
+        for point in sorted((p for p in whole if p.error <= limit), key=lambda p: p.seconds)[:1]:
+            exact, made = self._exact["held back"], self._on_all(point)
+            error = metrics.worst(self._metric, exact, made)
+            if error <= limit:
+                yield replace(point, error=error)
+
+    def _with_results(self, best: Checked, float32: Program) -> Checked:
+        """The choice with results rounded, where that is within the budget and about as fast."""
+        assignment = best.point.assignment
+        alike = [self._model(assignment, results=results).graph for results in (False, True)]
+        if best.error is None or len(alike[0]) == len(alike[1]):
+            return best
+        checked = self._checked(best.point, self._program(assignment, results=True), float32)
+        self._machine.rest()
+        slow = (checked.speedup or 1.0) * SLOWER < (best.speedup or 1.0)
+        return best if checked.rejection or slow else replace(checked, results=True)
 
     def _whole(self, offered: Mapping[str, Sequence[Candidate]]) -> dict[str, Point]:
         """Points that have one precision wherever it is offered."""
@@ -379,10 +436,10 @@ class Search:
         outputs = self._machine.outputs(program)
         if outputs is None:
             return checked
-        error = metrics.worst(self._budget.metric, self._exact["held back"], outputs)
+        error = metrics.worst(self._metric, self._exact["held back"], outputs)
         checked = replace(checked, error=error)
-        if error > self._budget.error:
-            told = f"its program has an error of {error:.3g}, the budget is {self._budget.error:g}"
+        if error > self._budget:
+            told = f"its program has an error of {error:.3g}, the budget is {self._budget:g}"
             return replace(checked, rejection=told)
         taken = self._machine.race(program, float32)
         if taken is None:
@@ -394,6 +451,11 @@ class Search:
             told = f"it is not faster than float32, taking {ratio:.3f} times as long in alternating runs"
             return replace(checked, rejection=told)
         return checked
+
+
+def key_of(assignment: Assignment) -> Key:
+    """Sites and candidates in order."""
+    return tuple(sorted(assignment.items()))
 
 
 def worth(rows: Sequence[Candidate], seconds: Mapping[str, float]) -> Iterator[Candidate]:

@@ -22,7 +22,7 @@ from app.engine.planning.precision.candidates import BY_NAME, Candidate
 from app.engine.planning.precision.qdq import Assignment, Quantities, shift_shape
 from app.engine.planning.precision.rounding.ranges import Levels
 from app.engine.planning.precision.rounding.weights import Rounded, restored
-from app.engine.planning.precision.sites import Site, activations
+from app.engine.planning.precision.sites import Site, activations, results
 from app.engine.report.onnx import export
 from app.engine.runtime import oracle
 from app.engine.types.errors import GraphError
@@ -155,7 +155,7 @@ def short_weights(site: Site) -> Array:
 def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
     """A copy of the graph with switches before the sites, and their weights as inputs.
 
-    Activations of sites, before they are rounded, are outputs too, behind those of the graph.
+    Activations of sites, before they are rounded, and results are outputs too, behind those of the graph.
     """
     model = graph.copied(plain)
     main = model.graph
@@ -206,7 +206,8 @@ def _switched(plain: ir.Model, sites: Sequence[Site]) -> ir.Model:
         node.replace_input_with(0, switch.outputs[0])
         _shifted(main, node, fed(f"{site.name}#shift", None, ir.DataType.FLOAT), site)
     known = {v.name for v in (*main.inputs, *main.outputs)}
-    main.outputs.extend(values[name] for name in activations(sites) if name not in known)
+    seen = (*activations(sites), *results(sites))
+    main.outputs.extend(values[name] for name in seen if name not in known)
     for name in [n for n, v in main.initializers.items() if not v.uses() and not v.is_graph_output()]:
         del main.initializers[name]
     return model

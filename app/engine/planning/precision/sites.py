@@ -8,9 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.rewriter import sole_reader
 from app.engine.planning.precision.candidates import PRODUCTS, Candidate
 
 Array = np.ndarray[Any, Any]
+
+LIMITS = ("Relu", "Clip")  # runtimes compute them in the rounding of a product
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Site:
         axis: of output channels in the weights.
         shared: whether the activation has readers that are no sites, or is an output of the graph.
         taps: where inputs of a convolution lie; None where its padding follows from the shapes.
+        result: name of what a convolution, and Relu or Clip behind it, make; None where the graph returns it.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Site:
     axis: int
     shared: bool
     taps: Taps | None = None
+    result: str | None = None
 
     @property
     def channels(self) -> int:
@@ -132,7 +137,15 @@ def _site(node: ir.Node, members: set[ir.Node]) -> Site:
         0 if first else 1,
         shared,
         _taps(node, graph.array(w).ndim - 2),
+        _result(node),
     )
+
+
+def _result(node: ir.Node) -> str | None:
+    value, limit = node.outputs[0], sole_reader(node.outputs[0])
+    if limit is not None and limit.op_type in LIMITS:
+        (value,) = limit.outputs
+    return None if node.op_type != "Conv" or value.is_graph_output() else value.name
 
 
 def _taps(node: ir.Node, spatial: int) -> Taps | None:
@@ -155,3 +168,9 @@ def _taps(node: ir.Node, spatial: int) -> Taps | None:
 def activations(found: Sequence[Site]) -> tuple[str, ...]:
     """Names of the first operands, each once."""
     return tuple(dict.fromkeys(site.activation for site in found))
+
+
+def results(found: Sequence[Site]) -> tuple[str, ...]:
+    """Names of results of convolutions that are no first operands."""
+    read = activations(found)
+    return tuple(site.result for site in found if site.result is not None and site.result not in read)

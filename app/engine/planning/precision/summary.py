@@ -92,6 +92,7 @@ def _checked(checked: Checked, found: Found) -> Json:
         "run_seconds": own,
         "float32_run_seconds": float32,
         "speedup": checked.speedup,
+        "results_rounded": checked.results,
         "rejection": checked.rejection,
     }
 

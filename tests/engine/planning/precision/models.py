@@ -48,7 +48,18 @@ MLP = """(float[4,64] x) => (float[4,32] y) {
 }"""
 MLP_SHAPES = {"w0": (64, 128), "w1": (64, 128), "b1": (64,), "w2": (64, 32)}
 
-TEXTS = {"cnn": (CNN, CNN_SHAPES), "mlp": (MLP, MLP_SHAPES)}
+# Products of more than two axes, with vectors that are added.
+LAYERS = """(float[2,5,32] x) => (float[2,5,24] y) {
+    a0 = MatMul(x, w0)
+    a1 = Add(b0, a0)
+    a2 = Tanh(a1)
+    a3 = MatMul(a2, w1)
+    y = Add(a3, b1)
+}"""
+LAYERS_SHAPES = {"w0": (32, 64), "b0": (64,), "w1": (64, 24), "b1": (24,)}
+
+SHAPES = {"cnn": (1, 3, 16, 16), "mlp": (4, 64), "layers": (2, 5, 32)}  # of inputs
+TEXTS = {"cnn": (CNN, CNN_SHAPES), "mlp": (MLP, MLP_SHAPES), "layers": (LAYERS, LAYERS_SHAPES)}
 
 
 def file(name: str, folder: Path, seed: int = 0) -> Path:
@@ -81,6 +92,6 @@ def plain(name: str, folder: Path, seed: int = 0) -> ir.Model:
 
 def inputs(name: str, count: int, seed: int = 7) -> list[dict[str, Array]]:
     """Samples of the model's input."""
-    shape = (1, 3, 16, 16) if name == "cnn" else (4, 64)
+    shape = SHAPES[name]
     random = np.random.default_rng(seed)
     return [{"x": random.standard_normal(shape).astype(np.float32)} for _ in range(count)]

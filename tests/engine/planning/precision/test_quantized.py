@@ -1,11 +1,13 @@
 """Quantized models and the simulation of them: two computations of the same, in onnxruntime and by formulas."""
 
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from app.engine.core import graph
@@ -21,7 +23,7 @@ from app.engine.planning.precision.rounding import ranges
 from app.engine.planning.precision.rounding.weights import rounded
 from app.engine.planning.precision.samples import Samples
 from app.engine.planning.precision.simulation import Simulation
-from app.engine.planning.precision.sites import rejected, sites
+from app.engine.planning.precision.sites import activations, rejected, results, sites
 from app.engine.report.onnx import export
 from app.engine.runtime.oracle import runtime
 from app.engine.types.options import Bindings, Options
@@ -38,7 +40,7 @@ def prepared(name: str, folder: Path):
     model = models.plain(name, folder)
     found = sites(model)
     simulation = Simulation(model, found, folder, 1)
-    seen = {site.activation: ranges.Observed() for site in found}
+    seen = {name: ranges.Observed() for name in (*activations(found), *results(found))}
     simulation.observe(models.inputs(name, 3), lambda name, x: seen[name].add(x), tuple(seen))
     levels = {k: ranges.min_max(v) for k, v in seen.items()}
     random = np.random.default_rng(2)
@@ -62,7 +64,10 @@ def prepared(name: str, folder: Path):
         for row in CANDIDATES
         if not row.half
         and "Gemm" in row.ops
-        and (name == "mlp" or row.block < 64)  # the head of the other has 32 inputs
+        and (name == "mlp" or row.block < 64)  # the others have products of 32 inputs
+        and (
+            name != "layers" or not row.beside or row.activation != "static"
+        )  # nothing else reads its operands
     ],
 )
 def test_the_quantized_model_computes_what_was_simulated(
@@ -80,6 +85,29 @@ def test_the_quantized_model_computes_what_was_simulated(
         scale = np.abs(np.asarray(exact)).max()
         assert np.abs(np.asarray(y) - np.asarray(expected)).max() <= 2e-3 * scale
         assert np.abs(np.asarray(y) - np.asarray(exact)).max() > 1e-6 * scale  # it rounds
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("cnn", {"QLinearConv": 3, "QLinearAdd": 1, "QGemm": 1}),
+        ("layers", {"MatMulIntegerToFloat": 2}),
+    ],
+)
+def test_onnxruntime_multiplies_integers_where_a_model_in_8_bits_does(
+    name: str, kernels: dict[str, int], tmp_path: Path
+) -> None:
+    model, found, _, given = prepared(name, tmp_path)
+    assignment = {site.name: "int8" for site in found}
+    path, optimized = tmp_path / "quantized.onnx", tmp_path / "optimized.onnx"
+    export(quantized(model, found, assignment, given, results=True), path)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(optimized)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    counts = Counter(node.op_type for node in ir.load(optimized).graph)
+    assert {op: counts[op] for op in kernels} == kernels
+    assert not {"Conv", "FusedConv", "MatMul", "Gemm"} & set(counts)
 
 
 @pytest.mark.parametrize("row", ["int8", "int8-dynamic", "w8-block32"])

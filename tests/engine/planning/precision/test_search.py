@@ -105,8 +105,7 @@ def searched(
     given = Samples(tuple(models.inputs(name, 3)), tuple(held_back), "given", ())
     pretended = replace(Pretended(folder, given.held_back, tuple(s.name for s in found)), **changes)
     simulation = Simulation(model, found, folder, 1)
-    search = Search(model, found, given, Budget(budget, "max"), simulation, pretended.machine())
-    return search.run(), given
+    return Search(model, found, given, "max", simulation, pretended.machine()).run(budget), given
 
 
 @pytest.mark.parametrize("name", models.TEXTS)
@@ -195,6 +194,34 @@ def test_a_precision_that_saves_nothing_is_not_offered(tmp_path: Path) -> None:
 def test_rows_must_beat_more_exact_ones_that_round_activations_alike() -> None:
     seconds = {FLOAT32: 1.0, "int8": 0.5, "w8-block32": 0.4, "w4-block32": 0.4}
     assert [row.name for row in worth(ROWS, seconds)] == ["int8", "w8-block32"]
+
+
+def test_results_of_convolutions_are_rounded_where_the_budget_allows_it(tmp_path: Path) -> None:
+    wide, narrow = (searched("cnn", tmp_path, budget)[0] for budget in (1.0, 0.02))
+    assert wide.chosen is not None
+    assert wide.chosen.results
+    assert narrow.chosen is not None
+    for found in (wide, narrow):
+        assert found.model is not None
+        assert found.chosen is not None
+        (added,) = (node for node in found.model.graph if node.op_type == "Add")
+        (source, *_) = (value.producer() for value in added.inputs if value is not None)
+        assert source is not None
+        assert (source.op_type == "DequantizeLinear") is found.chosen.results
+
+
+def test_a_search_under_one_budget_after_another_finds_what_new_ones_find(tmp_path: Path) -> None:
+    model = models.plain("cnn", tmp_path)
+    found, held_back = sites(model), models.inputs("cnn", 3, seed=8)
+    given = Samples(tuple(models.inputs("cnn", 3)), tuple(held_back), "given", ())
+    pretended = Pretended(tmp_path, held_back, tuple(s.name for s in found))
+    search = Search(model, found, given, "max", Simulation(model, found, tmp_path, 1), pretended.machine())
+    for budget in (0.5, 0.02, 0.008, 0.5):
+        again, (alone, _) = search.run(budget), searched("cnn", tmp_path, budget)
+        chosen = [
+            f.chosen and (f.chosen.point.assignment, f.chosen.error, f.chosen.results) for f in (again, alone)
+        ]
+        assert chosen[0] == chosen[1]
 
 
 def test_the_same_search_finds_the_same(tmp_path: Path) -> None:

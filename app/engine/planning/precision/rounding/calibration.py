@@ -14,7 +14,7 @@ from app.engine.planning.precision.rounding.products import Keeper, Product, bat
 from app.engine.planning.precision.rounding.ranges import RULES, Levels, Observed
 from app.engine.planning.precision.rounding.weights import Rounded, rounded
 from app.engine.planning.precision.simulation import Simulation
-from app.engine.planning.precision.sites import Site, activations
+from app.engine.planning.precision.sites import Site, activations, results
 
 OBSERVED = 8  # samples that inputs of sites are kept of
 OUTLIER = 100.0  # times what 99.9 % of a tensor's elements stay below, that is warned of
@@ -27,7 +27,7 @@ class Calibration:
     """Numbers that roundings of a model's sites have, from samples.
 
     Attributes:
-        levels: by activation.
+        levels: by activation, and by result of a convolution.
         weights: by site and candidate.
         quantities: both.
         rules: names of the rules of the levels, by activation.
@@ -49,12 +49,13 @@ class Calibration:
         self.in_turn: set[tuple[str, str]] = set()
         self.readers = {name: [s for s in sites if s.activation == name] for name in activations(sites)}
         self._observed = {name: Observed() for name in self.readers}
+        self._results = {name: Observed(kept=0) for name in results(sites)}
 
     def observe(self) -> None:
         """Take levels of all that is seen."""
-        names = tuple(self.readers)
-        self._simulation.observe(self._samples, lambda name, x: self._observed[name].add(x), names)
-        self.levels.update({name: ranges.min_max(seen) for name, seen in self._observed.items()})
+        observed = self._observed | self._results
+        self._simulation.observe(self._samples, lambda name, x: observed[name].add(x), tuple(observed))
+        self.levels.update({name: ranges.min_max(seen) for name, seen in observed.items()})
 
     def take(self, rows: Offered) -> None:
         """Round weights of these candidates, one by one, and forget those of all others."""

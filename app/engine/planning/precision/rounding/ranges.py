@@ -34,8 +34,9 @@ class Levels:
 
 @dataclass(eq=False)
 class Observed:
-    """Extremes of a tensor on all samples, and some of its elements."""
+    """Extremes of a tensor on all samples, and some of its elements, so many of each sample at most."""
 
+    kept: int = KEPT
     low: float = np.inf
     high: float = -np.inf
     parts: list[Array] = field(default_factory=list)
@@ -46,8 +47,8 @@ class Observed:
         flat = x.reshape(-1)
         self.low, self.high = min(self.low, float(flat.min())), max(self.high, float(flat.max()))
         self.peaks.append(float(np.abs(flat).max()))
-        if flat.size > KEPT:
-            flat = flat[np.random.default_rng(len(self.parts)).integers(0, flat.size, KEPT)]
+        if flat.size > self.kept:
+            flat = flat[np.random.default_rng(len(self.parts)).integers(0, flat.size, self.kept)]
         self.parts.append(np.array(flat, np.float32))
 
     @property

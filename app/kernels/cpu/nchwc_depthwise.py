@@ -16,7 +16,7 @@ from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
-from app.kernels.cpu.strips import PIECE, SPAN, RingSizes
+from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
 from app.kernels.expressions import Recipe
 
 
@@ -92,22 +92,21 @@ inner = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, False, True)
 outer = row_tile(LANES, PIXELS, TAPS, STRIDE, {dilation}, {flags}, True, True)
 
 
-def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, buffer{operands}, begin, end):
+def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, buffer{operands}, begin, end,
+           thread):
     {unpack}
     {unpack_rings}
-    scratch = at(buffer, work_at)
+    scratch = at(buffer, work_at + thread * buffer_step)
     x_step, back = dilation_h * w * LANES, x_ring * w * LANES
 {span}
     while first < last:
-{piece}
-        for plane in range(blocks):
-            block = plane
+{piece}{planes}            block = plane
             image = at(x, plane * back)
             own = at(weights, plane * taps * TAPS * LANES)
             add = at(bias, plane * LANES)
             start = (plane * y_ring + y_slot) * columns * LANES
             r_start = r_at + (plane * r_ring + r_slot) * columns * LANES
-            for i in range(count):
+            for i in range(upper, lower):
                 above = (first + i) * stride_h - top
                 k0 = max((dilation_h - 1 - above) // dilation_h, 0)
                 k1 = max(min((h - above + dilation_h - 1) // dilation_h, taps), k0)
@@ -131,7 +130,8 @@ def kernel(x, weights, y, bias, residual, scalars, sizes, rings, cursors, most, 
 """
 
 _STRIP_RUN = """\
-            run(at(y, start), count * columns * LANES, scratch{places})
+            begun = upper * columns * LANES
+            run(at(y, start + begun), (lower - upper) * columns * LANES, scratch{places})
 """
 
 _RUN = """\
@@ -275,7 +275,12 @@ def emit(
 
 
 # Where operands of a recipe begin in a strip, by their place; the batch is one image.
-STRIP_OFFSETS = {"same": "r_start", "channel": "plane * LANES", "plane": "plane * LANES", "scalar": "0"}
+STRIP_OFFSETS = {
+    "same": "r_start + begun",
+    "channel": "plane * LANES",
+    "plane": "plane * LANES",
+    "scalar": "0",
+}
 
 
 def emit_strip(
@@ -293,7 +298,7 @@ def emit_strip(
     x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, columns, lanes]; residual: the same with
     r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of the call. The other
     arguments are those of `emit`, for an image alone; `places` are those of the recipe's inputs after the
-    first. One unit.
+    first. Units are shares of the rows of all blocks.
     """
     offsets = "".join(f", at(x{i}, {STRIP_OFFSETS[place]})" for i, place in enumerate(places))
     kernel = _STRIP_SOURCE.format(
@@ -308,6 +313,7 @@ def emit_strip(
         unpack_rings=RingSizes.unpack("rings"),
         span=SPAN,
         piece=PIECE,
+        planes=PLANES,
         operands="".join(f", x{i}" for i in range(len(places))),
         finish=_STRIP_RUN.format(places=offsets) if recipe else "",
     )

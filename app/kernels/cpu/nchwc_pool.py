@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.instructions import I32
 from app.kernels.cpu.pool import WINDOWS
-from app.kernels.cpu.strips import PIECE, SPAN, RingSizes
+from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
 
 SUMS = 8  # that a whole image is added up in side by side, to hide the latency of an addition
 RUN = 1024  # pixels added up before their sum joins the total, so that errors do not grow with the size
@@ -197,16 +197,14 @@ def each(x, y, columns, columns_counted, begin, end, base, slot, height, ring, l
 
 def kernel(
     x, y, lines, columns, lines_counted, columns_counted, blocks, w, rows, ow, inner, outer, dilation,
-    column_step, rings, cursors, most, begin, end,
+    column_step, rings, cursors, most, begin, end, thread,
 ):
     {unpack_rings}
 {span}
     line = w * {L}
     while first < last:
-{piece}
-        for plane in range(blocks):
-            base = plane * x_ring * line
-            for i in range(count):
+{piece}{planes}            base = plane * x_ring * line
+            for i in range(upper, lower):
                 row = first + i
                 height, counted = lines[2 * row + 1], lines_counted[row]
                 slot = (lines[2 * row] - x_origin) % x_ring
@@ -233,7 +231,8 @@ def emit_strip(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int
 
     x: float32[blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, ow, lanes]; rows: of the output;
     dilation: rows from tap to tap; rings: RingSizes; cursors: int64[operators], the next rows; most: rows of
-    the call. The other arguments are those of `emit_window`, for an image alone. One unit.
+    the call. The other arguments are those of `emit_window`, for an image alone. Units are
+    shares of the rows of all blocks.
     """
     row = WINDOWS[op]
     offsets = [f"o{i} = (slot + {i} * dilation) % x_ring * line" for i in range(kh)]
@@ -247,6 +246,7 @@ def emit_strip(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int
         unpack_rings=RingSizes.unpack("rings"),
         span=SPAN,
         piece=PIECE,
+        planes=PLANES,
         offsets="\n".join(" " * 16 + line for line in offsets),
         tile="\n".join(" " * 20 + line for line in _tile(op, lanes, kh, kw, stride, dilation, "o{i}")),
     )

@@ -55,10 +55,11 @@ def vectors(left):
 
 
 def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, cursors, most, work{operands},
-           begin, end):
+           begin, end, thread):
     {unpack}
     {unpack_rings}
-    strip, buffer = at(work, work_at), at(work, work_at + strip_size)
+    strip = at(work, work_at + thread * work_step)
+    buffer = at(strip, strip_size)
     plane_size, r_plane = y_ring * columns * LANES, r_ring * columns * LANES
     reach = lines - (strip_rows - 1) * stride  # rows that an output row reads
 {span}
@@ -68,13 +69,16 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
         if not copied:
             x_slot = (first * stride - x_origin) % x_ring
             count = min(count, (x_ring - x_slot + stride - 1) // stride)
-        n = count * columns
-        for group in range(groups):
+        pixel, next_pixel = count * columns * begin // shares, count * columns * end // shares
+        n, row = next_pixel - pixel, pixel // columns
+        for group in range(groups if n else 0):
             source, step = at(x, group * x_image + x_slot * w * x_lanes), x_block
             if copied:
                 step = lines * line * x_lanes
-                fill(at(x, group * x_image), x_block, x_lanes, x_blocks, x_ring, first * stride - top,
-                     (count - 1) * stride + reach, lines, h, w, left, line, strip)
+                above = row * stride
+                fill(at(x, group * x_image), x_block, x_lanes, x_blocks, x_ring, first * stride - top + above,
+                     (next_pixel - 1) // columns * stride - above + reach, lines, h, w, left, line,
+                     at(strip, above * line * x_lanes))
                 source = strip
             chunks = max((blocks + chunk - 1) // chunk, 1)
             for c in range(chunks):
@@ -86,8 +90,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
                 while block < out_blocks:
                     wide = vectors(out_blocks - block)
                     plane = group * out_blocks + block
-                    place = plane * plane_size + y_slot * columns * LANES
-                    r_place = r_at + plane * r_plane + r_slot * columns * LANES
+                    place = plane * plane_size + (y_slot * columns + pixel) * LANES
+                    r_place = r_at + plane * r_plane + (r_slot * columns + pixel) * LANES
                     panel = plane * depth + begin_block * x_lanes * tap_count * wide
                     then, start = block + wide, begin_block  # of the panel after this one
                     if then >= out_blocks:
@@ -108,8 +112,8 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
 
 _CALL = """\
                     {keyword} wide == {columns}:
-                        product{columns}(at(source, begin_block * step), pixels, n, taps, tap_count, size,
-                                 step, tail if last_chunk else 0, at(weights, panel * LANES),
+                        product{columns}(at(source, begin_block * step), at(pixels, pixel), n, taps,
+                                 tap_count, size, step, tail if last_chunk else 0, at(weights, panel * LANES),
                                  following * LANES, at(y, place), LANES, plane_size,
                                  at(bias, plane * LANES), add, scalars,
                                  now | (flags & CLAMP if last_chunk else 0))
@@ -138,8 +142,9 @@ def emit(
     x: float32[groups, blocks, x_ring, w, lanes], or planes; y: float32[groups, out_blocks, y_ring, columns,
     lanes]; residual: the same with r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows;
     most: rows of the call;
-    work: the rows that are read with their padding, if they are copied, then the buffer of the recipe. The
-    other arguments are those of `nchwc_conv.emit`, for an image alone. One unit.
+    work: per thread, the rows that are read with their padding, if they are copied, then the buffer of the
+    recipe. The other arguments are those of `nchwc_conv.emit`, for an image alone. Units are shares of the
+    pixels.
 
     Args:
         lanes: channels of a block of the output.

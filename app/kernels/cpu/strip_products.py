@@ -43,6 +43,8 @@ def kernel(a, b, y, bias, residual, scalars, sizes, rings, cursors, most, work{o
     {unpack_rings}
     first = cursors[operator]
     last = min(first + most, rows)
+    if shares == 1:
+        cursors[operator] += most
     first = max(first, 0)
     x, y, residual = at(a, x_at), at(y, y_at), at(residual, r_at)
     x_origin, y_origin, r_origin = first if x_moves else 0, first if y_moves else 0, first if r_moves else 0
@@ -83,7 +85,7 @@ def emit(
 
     a: float32[x_ring, k]; b: panels of `vectors` registers of columns; y: float32[y_ring, n]; residual:
     float32[r_ring, n], or a row; bias and scalars as in `gemm.emit`; sizes: StripProductSizes; rings:
-    RingSizes; cursors: int64[operators], the next rows, which it leaves as they are; most: rows of the call;
+    RingSizes; cursors: int64[operators], the next rows; most: rows of the call;
     work: per thread; then the operands of the recipe. Units are blocks of columns.
     """
     names = "".join(f", at(x{i}, {PLACES[place]})" for i, (place, _) in enumerate(operands))

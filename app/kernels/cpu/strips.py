@@ -28,6 +28,7 @@ class RingSizes(SizeTable):
     r_at: int
     r_ring: int
     r_moves: int
+    shares: int  # parts of a call for threads; of more than one a call of its own advances the cursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +65,18 @@ SPAN = """\
     x, y = at(x, x_at), at(y, y_at)
     first = cursors[operator]
     last = min(first + most, rows)
-    cursors[operator] += most
+    if shares == 1:
+        cursors[operator] += most
     first = max(first, 0)
     x_origin = first if x_moves else 0
     y_origin, r_origin = first if y_moves else 0, first if r_moves else 0
+"""
+
+# The planes of a piece of which a share has rows: of each the rows [upper, lower).
+PLANES = """\
+        share, next_share = count * blocks * begin // shares, count * blocks * end // shares
+        for plane in range(share // count, (next_share + count - 1) // count):
+            upper, lower = max(share - plane * count, 0), min(next_share - plane * count, count)
 """
 
 # Rows from `first` on that are not cut by the end of the rings of outputs: `count` rows from these slots.

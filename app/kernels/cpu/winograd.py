@@ -173,17 +173,19 @@ def transform_input(x, blocks, h, w, top, left, high, wide, begin, end, first, l
 
 @shared(types.void(T, N, N, T, N, N, N, T, N))
 def multiply(v, v_row, v_plane, weights, channels, vectors, count, sums, m_plane):
-    # count rows of TILE * TILE products with [channels][vectors * LANES] matrices.
-    most = {broad} if vectors == 3 else {largest}
+    # count rows of TILE * TILE products with [channels][vectors * LANES] matrices. Tiles differ by one step
+    # of their numbers of rows, so that all but the last compute rows that there are.
+    most, step = ({broad}, 1) if vectors == 3 else ({largest}, {between})
+    steps = (count + step - 1) // step
     parts = (count + most - 1) // most
-    size = count // parts
-    larger = count - size * parts
+    size = steps // parts * step
+    larger = steps - steps // parts * parts
     for point in range(TILE * TILE):
         a, b = at(v, point * v_plane), at(weights, point * (channels * WORDS + TAIL) * vectors * LANES)
         c = at(sums, point * m_plane)
         for turn in range(2):
             # One call: numba would compile the tiles for each.
-            rows, tiles = size + 1 - turn, parts - larger if turn else larger
+            rows, tiles = size + (0 if turn else step), parts - larger if turn else larger
             if tiles:
                 choose(rows, vectors, a, v_row, b, channels, c, tiles, turn * larger)
             a, c = at(a, tiles * rows * v_row), at(c, tiles * rows * vectors * LANES)
@@ -309,6 +311,7 @@ def library_text(lanes: int, m: int, taps: int, filters: int, dtype: str) -> str
         tiles=_tiles(dtype, sizes, broad, filters),
         broad=broad,
         largest=sizes[-1],
+        between=sizes[-1] - sizes[-2],
     )
 
 

@@ -77,14 +77,14 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     entries = Constant(np.array(table, np.int32))
     of = []
     last = len(group.parts) - 1
+    turns = [last] if group.by_heads else range(len(group.parts) if context.threads > 1 else 0)
+    shared = [number for number in turns if group.parts[number].strips.shared]
     for number, part in enumerate(group.parts):
         scratch = group.memory.scratch[number] or 0
         cursor = last if group.by_heads else number  # which all heads of a turn share
-        strip = Strip(part.rows, places, cursors, cursor, memory, scratch, entries)
+        shares = context.threads if number in shared else 1
+        strip = Strip(part.rows, places, cursors, cursor, memory, scratch, entries, shares)
         of.append(part.strips.lower(part.group, replace(context, tuning=part.choice.tuning), strip))
-    shared = [
-        n for n, part in enumerate(group.parts) if part.strips.shared and (n == last or not group.by_heads)
-    ]
     loops_of = _Table(tuple(of), {number: partial(_advance, cursors, number) for number in shared})
     program = group.memory.program
     starts = Constant(np.array(program.starts, np.int64))
@@ -124,7 +124,8 @@ def _places(group: StreamGroup, memory: Workspace, table: list[int]) -> Mapping[
 def _cost(group: Group, context: PlanningContext) -> float:
     assert isinstance(group, StreamGroup)
     calls = Counter(call.operator for call in group.memory.schedule.calls)
-    return sum(predicted(part, calls[number], context.target) for number, part in enumerate(group.parts))
+    parts = enumerate(group.parts)
+    return sum(predicted(part, calls[i], context.target, context.threads) for i, part in parts)
 
 
 def _inplace(group: Group, _context: PlanningContext) -> tuple[tuple[ir.Value, ir.Value], ...]:

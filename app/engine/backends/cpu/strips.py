@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu import nchwc, nchwc_conv, nchwc_depthwise, nchwc_geometry, winograd
-from app.engine.backends.cpu.calls import Operand, Operands, kernel_call, of_type, size_operand
+from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise, nchwc_geometry, winograd
+from app.engine.backends.cpu.calls import Operand, Operands, of_type, size_operand, typed_call
 from app.engine.backends.cpu.nchwc_conv import Form
 from app.engine.backends.cpu.nchwc_geometry import Cut, Geometry
 from app.engine.backends.cpu.nchwc_pool import window_sizes
@@ -38,10 +38,8 @@ def _beside(group: Group) -> tuple[ir.Value, ...]:
     return tuple(dict.fromkeys(v for v in images if v is not None))
 
 
-def _rejection(group: Group, context: PlanningContext) -> str | None:
+def _rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why a convolution is not computed in strips."""
-    if context.threads > 1:
-        return f"{context.threads} threads; strips are computed by one"
     batch = graph.static_shape(group.anchor.outputs[0])[0]
     if batch != 1:
         return f"a batch of {batch} images; strips are of one"
@@ -86,7 +84,8 @@ def _conv_scratch(form: Form, group: Group, context: PlanningContext, rows: int)
     lines, ends = _Lines.of(form, group, context, rows), nchwc.ends(group, context)
     taps = lines.shape.places(1)[1].size
     lanes = context.target.vector_lanes
-    return nchwc_conv.sizes_of(form, group, lines.shape, lines.parts, ends, lanes, taps).work_step * ELEMENT
+    sizes = nchwc_conv.sizes_of(form, group, lines.shape, lines.parts, ends, lanes, taps)
+    return sizes.work_step * ELEMENT * context.threads
 
 
 def _places(group: Group, strip: Strip, rows: int) -> tuple[RowsPlace, RowsPlace, RowsPlace]:
@@ -111,6 +110,7 @@ def rings_of(strip: Strip, x: RowsPlace, y: RowsPlace, beside: RowsPlace) -> Rin
         r_at=beside.offset // ELEMENT,
         r_ring=beside.rows,
         r_moves=beside.moves,
+        shares=strip.shares,
     )
 
 
@@ -130,7 +130,7 @@ def _calls(
     turning: Operands = (size_operand(rings), ("int64*", strip.cursors))
 
     def of(rows: int) -> KernelCall:
-        return kernel_call(kernel, (*before, *turning, rows, *after), 1, static)
+        return typed_call(kernel, (*before, *turning, rows, *after), rings.shares, static)
 
     return of
 
@@ -164,7 +164,7 @@ def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip
 
 
 def _depthwise_scratch(group: Group, context: PlanningContext, _rows: int) -> int:
-    return nchwc.ends(group, context).buffer * ELEMENT
+    return nchwc.ends(group, context).buffer * ELEMENT * context.threads
 
 
 def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
@@ -190,12 +190,13 @@ def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> Ca
 
 
 def _winograd_cut(form: winograd.Form, group: Group, context: PlanningContext, rows: int) -> WinogradSizes:
-    """Sizes of a strip of so many rows at most, as one block of tiles; work is that of the strip."""
+    """Sizes of a strip of so many rows at most, whose tiles threads share; work is that of a thread."""
     axes, ends, lanes = conv_geometry.of_conv(group), nchwc.ends(group, context), context.target.vector_lanes
     strips = -(-min(rows, axes.out[1]) // form.m)
-    tiling = winograd.cut_tiles(axes, form, context, strips * -(-axes.out[2] // form.m), 1)
+    tiling = winograd.cut_tiles(axes, form, context, strips * -(-axes.out[2] // form.m), context.threads)
     lines = form.n * max(axes.size[2], axes.out[2]) * lanes
     work = tiling.m_size + form.n * lanes + _winograd_buffer(form, ends, lanes) + lines + tiling.v_size
+    work += -work % (blocking.LINE // ELEMENT)
     return winograd.sizes_of(form, axes, tiling, work, ends.flags, context)
 
 
@@ -204,7 +205,7 @@ def _winograd_buffer(form: winograd.Form, ends: nchwc.Ends, lanes: int) -> int:
 
 
 def _winograd_scratch(form: winograd.Form, group: Group, context: PlanningContext, rows: int) -> int:
-    return _winograd_cut(form, group, context, rows).work_step * ELEMENT
+    return _winograd_cut(form, group, context, rows).work_step * ELEMENT * context.threads
 
 
 def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext, strip: Strip) -> CallOf:
@@ -229,10 +230,8 @@ def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext,
     )
 
 
-def _pool_rejection(group: Group, context: PlanningContext) -> str | None:
+def _pool_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why a pooling is not computed in strips."""
-    if context.threads > 1:
-        return f"{context.threads} threads; strips are computed by one"
     batch = graph.static_shape(group.anchor.outputs[0])[0]
     return f"a batch of {batch} images; strips are of one" if batch != 1 else None
 
@@ -269,6 +268,7 @@ STRIP_ROWS = (
             _conv_reads,
             partial(_conv_scratch, nchwc_conv.FORMS[name]),
             partial(_conv_lower, nchwc_conv.FORMS[name]),
+            shared=True,
         )
         for name in ("conv.blocked", "conv.blocked_stem")
     ),
@@ -280,14 +280,17 @@ STRIP_ROWS = (
             partial(_winograd_scratch, form),
             partial(_winograd_lower, form),
             step=form.m,
+            shared=True,
             expansion=form.n**2 / form.taps**2 * form.nbytes / ELEMENT,
         )
         for form in winograd.FORMS
         if not form.paired
     ),
-    StripRow("conv.depthwise_blocked", _rejection, _conv_reads, _depthwise_scratch, _depthwise_lower),
+    StripRow(
+        "conv.depthwise_blocked", _rejection, _conv_reads, _depthwise_scratch, _depthwise_lower, shared=True
+    ),
     *(
-        StripRow(f"{name}.blocked", _pool_rejection, _pool_reads, _no_scratch, _pool_lower)
+        StripRow(f"{name}.blocked", _pool_rejection, _pool_reads, _no_scratch, _pool_lower, shared=True)
         for name in ("max_pool", "average_pool")
     ),
 )

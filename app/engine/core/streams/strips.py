@@ -48,6 +48,7 @@ class Strip:
         memory: workspace of the stream.
         scratch: byte of it where the group's scratch begins.
         table: int32, elements from the argument of a place to each of its rows.
+        shares: parts of a call, for threads; of more than one, a call of its own advances the cursor.
     """
 
     rows: int
@@ -57,6 +58,7 @@ class Strip:
     memory: Workspace
     scratch: int
     table: Constant
+    shares: int
 
 
 # Kinds of rows: lines of [1, C, H, W], rows of [..., M, N], columns of a head of attention of all tokens.
@@ -75,13 +77,13 @@ class StripRow:
         rejection: reason why the group cannot be computed so, or None; the implementation applies to it.
         reads: images that the group reads, in order, and which of their rows a row of the output needs.
         scratch: bytes that a call of so many rows needs while it runs.
-        lower: the call for a number of rows, at most those of the strip; one thread runs it.
+        lower: the call for a number of rows, at most those of the strip.
         step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
         expansion: bytes of its weights for a byte of those of the model.
         anywhere: rows may lie in any place, which it reads from a table; otherwise in rings.
         axis: what rows are; those of a stream are all the same.
         heads: of a group whose rows are heads, if it tells their number.
-        shared: several threads may run the call, which leaves its cursor to a call of its own.
+        shared: several threads may run the call, which then leaves its cursor to a call of its own.
         pace: (a, b), measured: strips of r rows take a + b / r times as long as all rows at once, beside what
             `app.engine.cost.strips` predicts for every kernel.
     """

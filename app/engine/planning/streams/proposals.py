@@ -170,5 +170,5 @@ class _Run:
     def _operator_seconds(self, name: str, strip: int) -> float:
         part = self._parts[name]
         calls = -(-lines_of(part.group.outputs[0], part.strips.axis)[0] // strip)
-        target = self._compilation.target
-        return self._cache.result((name, "seconds", calls), lambda: predicted(part, calls, target))
+        target, threads = self._compilation.target, self._context.threads
+        return self._cache.result((name, "seconds", calls), lambda: predicted(part, calls, target, threads))

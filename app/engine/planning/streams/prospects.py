@@ -57,7 +57,7 @@ class Prospects:
 
     def __init__(self, program: Program, copies: Copies) -> None:
         self._seconds = program.seconds
-        self._target = program.compilation.target
+        self._machine = program.compilation.target, program.compilation.options.threads
         self._runs = consecutive(program)
         self._parts = {part.group.name: part for run in self._runs for part in run}
         readers: dict[str, set[str]] = {v.name or "": {""} for v in program.compilation.graph.outputs}
@@ -77,7 +77,7 @@ class Prospects:
             taken -= self._saved(stream.groups)
             for name, rows in zip(stream.groups, stream.rows, strict=True):
                 part = self._parts[name]
-                taken += predicted(part, _calls(part, rows), self._target) - part.choice.seconds
+                taken += predicted(part, _calls(part, rows), *self._machine) - part.choice.seconds
         return self._share(-taken)
 
     def _share(self, seconds: float) -> float:

@@ -41,8 +41,11 @@ def with_fastest(
 ) -> Compilation:
     """The compilation with streams that make its plan faster; as it is where none do.
 
-    What was found is kept in the timings table, so that it is measured once.
+    What was found is kept in the timings table, so that it is measured once. Threads meet after every strip:
+    with more than one, streams only save memory.
     """
+    if options.threads > 1:
+        return compilation
     registry = compilation.registry
     of_images = {name for name, strips in registry.strips.items() if strips.axis == IMAGE}
     in_strips = {r.op for rows in registry.implementations.values() for r in rows if r.name in of_images}

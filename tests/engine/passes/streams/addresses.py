@@ -15,11 +15,12 @@ from app.engine.memory.rows.replay import Access, EmittedCall, replay
 from app.kernels.cpu.attention_blocks import AttentionBlocksSizes
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.strip_heads import HeadProductSizes
+from app.kernels.cpu.strips import RingSizes
 from tests.harness import Array
 
 # Numbers in a table of rings, see `app.kernels.cpu.strips.RingSizes`.
 OPERATOR, WORK, X, Y, BESIDE = 0, 1, 2, 5, 8
-LENGTH = 11
+LENGTH = len(fields(RingSizes))
 
 
 def executed(calls: tuple[Call, ...]) -> Iterator[KernelCall]:

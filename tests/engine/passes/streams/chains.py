@@ -158,10 +158,11 @@ class Plans:
     target: Target
     fast: bool = False  # whether Winograd's algorithms may be chosen
     row_major: bool = False  # whether all layouts are
+    threads: int = 1
 
     def planned(self, *streams: Streamed) -> Program:
         """The plan with these streams."""
-        options = replace(OPTIONS, fast_algorithms=self.fast)
+        options = replace(OPTIONS, fast_algorithms=self.fast, threads=self.threads)
         compilation = session.canonical(load(self.path), self.target, options, Bindings(), REGISTRY)
         build = session.builder(compilation, options)
         return build(MemoryConcessions(streams=streams, unbounded=True, row_major_only=self.row_major))

@@ -6,7 +6,7 @@ It finds out by itself which rows those are: from the windows that the groups st
 import ctypes
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.cpu.rows import Segment
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.kernel_sequence import JumpRow, KernelRow
+from app.kernels.cpu.strips import RingSizes
 from tests.harness import Array
 
-RINGS = 11  # numbers of a table of rings; the first is the operator's
+RINGS = len(fields(RingSizes))  # numbers of a table of rings; the first is the operator's
 
 
 @dataclass

@@ -18,7 +18,8 @@ from tests.engine.passes.streams.test_stream import target_of
 
 
 def streamed(seed: int, lanes: int, folder: Path) -> Step:
-    plans = Plans(random_network(seed).save(folder), target_of(lanes), fast=seed % 2 == 1)
+    net, threads = random_network(seed), 1 + seed % 3
+    plans = Plans(net.save(folder), target_of(lanes), fast=seed % 2 == 1, threads=threads)
     rows = (Random(seed).choice((1, 2, 3, 5)),) * len(plans.names)
     return stream_of(plans.planned(Streamed(plans.names, rows)))
 

@@ -11,6 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from app.engine.core import graph
+from app.engine.core.calls import KernelCall
 from app.engine.core.program import Program, Step
 from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.runtime.cpu.executor import Executor
@@ -35,11 +36,18 @@ def runs(program: Program, x: Array, compiler: Compiler) -> list[Array]:
 
 
 def check(
-    net: Network, rows: int, folder: Path, lanes: int, compiler: Compiler, *, fast: bool = False
+    net: Network,
+    rows: int,
+    folder: Path,
+    lanes: int,
+    compiler: Compiler,
+    *,
+    fast: bool = False,
+    threads: int = 1,
 ) -> Program:
     """All that has strips in one stream, against the plan without and the reference evaluator."""
     path = net.save(folder)
-    plans = Plans(path, target_of(lanes), fast)
+    plans = Plans(path, target_of(lanes), fast, threads=threads)
     x = np.random.default_rng(net.seed).standard_normal((1, *net.first)).astype(np.float32)
     streamed = plans.planned(Streamed(plans.names, (rows,) * len(plans.names)))
     assert streamed.compilation.notes == plans.plain.compilation.notes  # nothing was left out
@@ -56,6 +64,18 @@ def check(
 @pytest.mark.parametrize("seed", range(8))
 def test_random_networks_in_strips(seed: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:
     check(random_network(seed), Random(seed).choice((1, 2, 3, 4)), tmp_path, lanes, compiler)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("seed", range(8, 12))
+def test_threads_share_the_calls_of_strips(
+    seed: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    rows = Random(seed).choice((1, 2, 3, 4))
+    program = check(random_network(seed), rows, tmp_path, 8, compiler, threads=threads)
+    (stream,) = (s for s in program.steps if isinstance(s.group, StreamGroup))
+    units = [c.units for c in stream.calls if isinstance(c, KernelCall) and ":emit" in c.kernel]
+    assert set(units) <= {threads}
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
@@ -121,9 +141,12 @@ def test_a_residual_that_an_earlier_group_reads_is_written_over(tmp_path: Path, 
     assert before in [v.name for v in stream.group.inputs]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("rows", [1, 8])
-def test_winograd_in_whole_rows_of_tiles(rows: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:
+def test_winograd_in_whole_rows_of_tiles(
+    rows: int, lanes: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
     net = Network((32, 26, 23))
     x = net.conv(32, 3)
     net.conv(32, 3)
@@ -133,7 +156,7 @@ def test_winograd_in_whole_rows_of_tiles(rows: int, lanes: int, tmp_path: Path, 
     net.apply("Relu({})")
     net.conv(48, 3)
     net.conv(16, 3, 2)
-    streamed = check(net, rows, tmp_path, lanes, compiler, fast=True)
+    streamed = check(net, rows, tmp_path, lanes, compiler, fast=True, threads=threads)
     (stream,) = (s.group for s in streamed.steps if isinstance(s.group, StreamGroup))
     names = [part.choice.implementation.name for part in stream.parts]
     assert sum("winograd" in name for name in names) >= 3

@@ -134,10 +134,12 @@ def test_plans_with_an_output_of_unknown_size_have_strips(network: Path, tmp_pat
     assert any(isinstance(step.group, StreamGroup) for step in small.steps)
 
 
-def test_two_threads_have_no_strips(network: Path) -> None:
+def test_two_threads_share_strips(network: Path) -> None:
     two = replace(OPTIONS, threads=2)
     compilation = session.canonical(load(network), host(), two, Bindings(), load_registry())
-    assert proposals(session.planned(compilation, two)) == ()
+    plain = session.planned(compilation, two)
+    small = session.planned(replace(compilation, streams=proposals(plain)[-1]), two)
+    assert small.arena_bytes < plain.arena_bytes
 
 
 def test_a_network_of_images_has_no_strips_of_matrices(compilation: Compilation) -> None:

@@ -35,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", action="store_true", help="print the bytes of the plan in strips of rows, predicted"
     )
+    parser.add_argument(
+        "--capacity",
+        type=int,
+        metavar="BYTES",
+        help="with --rows: of the first memory, beside the largest, which holds weights and what has no room",
+    )
     parser.add_argument("--dump", type=Path, metavar="DIR", help="write one file a pass to this folder")
 
 
@@ -69,7 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.rows:
             from app.engine.planning.streams.forecast import forecast
 
-            print(forecast(planned.program), end="")
+            if arguments.capacity is None:
+                print(forecast(planned.program), end="")
+                return 0
+            from app.engine.planning.streams.banked import banked
+
+            store = planned.program.compilation.target.store
+            print(banked(planned.program, arguments.capacity, store.bandwidth), end="")
             return 0
         print(planned.explain(arguments.after, diff=arguments.diff), end="")
     except (EngineError, OSError, ValueError) as error:

@@ -83,6 +83,8 @@ def test_the_command_prints_the_bytes_in_rows_as_predicted(
     printed = capsys.readouterr().out
     assert "predicted and not executed" in printed
     assert "rows in rings" in printed
+    assert main(["explain", str(path), "--target", "edge-npu", "--rows", "--capacity", "1048576"]) == 0
+    assert "in rows within 1048576 byte, beside a store" in capsys.readouterr().out
 
 
 def test_one_operator_runs_without_a_server():

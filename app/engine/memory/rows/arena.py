@@ -87,6 +87,8 @@ def arena(
             buffers.extend(lives.row_buffers(k, alignment))
         placed.append(shared_places(items))
         buffers.extend(p.buffer(f"place {k}/{i}", begin, alignment) for i, p in enumerate(placed[-1]))
+        if one.segment.kept:
+            buffers.append(Buffer(f"kept {k}", begin, begin + len(one.calls), one.segment.kept, alignment))
         begin += len(one.calls)
     solution = solve(Problem(tuple(buffers)))
     at = solution.offsets

@@ -14,7 +14,6 @@ from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.memory.rows.schedule import Demand
 
 STRIPS = (1, 2, 4, 7)  # rows of a strip; beside them whole operators, one a segment
-MOST_CROSSING = 3  # values at a position where a graph may be cut
 Seconds: TypeAlias = Callable[[Segment], float]
 Stripped: TypeAlias = Callable[[Segment, int], Segment]
 
@@ -33,12 +32,20 @@ class Counted(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of cuts: values that may cross one, and bytes that a segment may need, None for any."""
+
+    crossing: int = 3
+    nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Operators [begin, end) of a graph as one segment.
 
     Attributes:
-        nbytes: whole values that live during it, whether it touches them or not, with its rings and scratch;
-            values that are not counted (`free`) left out.
+        nbytes: whole values that live during it, whether it touches them or not, with its rings, scratch and
+            constants that it keeps; values that are not counted (`free`) left out.
         inner: those of them that are no inputs and do not pass through; a segment with the same end that
             begins earlier needs no less, since its strips ask for the same rows in the same order.
         seconds: as the caller measured or predicted them.
@@ -81,11 +88,13 @@ def pareto_cuts(
     strips: Sequence[int] = STRIPS,
     seconds: Seconds = no_seconds,
     stripped: Stripped = with_strip,
-    crossing: int = MOST_CROSSING,
     counted: Counted = Counted.RINGS,
     floor: Seconds = no_seconds,
+    limits: Limits = Limits(),
 ) -> tuple[Cuts, ...]:
     """All ways to cut a graph of which none is both smaller and faster, the smallest first.
+
+    Where no segments within the limits reach the end, those of as many operators as any reach are returned.
 
     Args:
         graph: all operators of a model, none of them in strips.
@@ -93,17 +102,20 @@ def pareto_cuts(
         strips: sizes of strips to look at.
         seconds: of a segment in strips, measured or predicted by the caller.
         stripped: a segment in strips of a size; what comes out equal is looked at once.
-        crossing: values that may cross a cut.
         counted: what counts of the values of a segment.
         floor: seconds that a segment takes at least, in strips of any size: what is known to be beaten with
             them is not looked at.
+        limits: what no cut or segment may exceed.
     """
-    positions = Positions(graph, free, crossing, counted)
+    most = limits.nbytes
+    positions = Positions(graph, free, limits.crossing, counted)
     labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
     for end in positions.cuts[1:]:
         found: list[Cuts] = []
         inner = 0  # what the segments that begin later need without their inputs: these do not need less
         for begin in reversed([c for c in positions.cuts if c < end]):
+            if most is not None and inner > most:
+                break
             least = max(positions.whole_bytes(begin, end), inner)
             segment = positions.segment(begin, end)
             fastest = floor(segment)
@@ -122,14 +134,14 @@ def pareto_cuts(
             ]
             if end - begin > 1 and len(parts) == len(timed):
                 inner = max(inner, min(part.inner for part in parts))
-            for part in parts:
+            for part in parts if most is None else [p for p in parts if p.nbytes <= most]:
                 for before in open_labels:
                     nbytes, total = max(before.nbytes, part.nbytes), before.seconds + part.seconds
                     if not _dominated(nbytes, total, found):
                         found = [c for c in found if c.nbytes < nbytes or c.seconds < total]
                         found.append(Cuts((*before.parts, part), nbytes, total))
         labels[end] = sorted(found, key=lambda c: (c.nbytes, c.seconds))
-    return tuple(labels[len(graph.operators)])
+    return tuple(labels[max(end for end, found in labels.items() if found)])
 
 
 def _dominated(nbytes: int, seconds: float, found: Sequence[Cuts]) -> bool:
@@ -199,10 +211,10 @@ class Positions:
         if self.counted is Counted.ROWS:
             width = [0 if v.name in self.free else v.row_bytes for v in segment.values]
             alone = [0 if v.name in segment.inputs else w for v, w in zip(segment.values, width, strict=True)]
-            return through + demand.live_bytes(width), demand.live_bytes(alone)
+            return through + demand.live_bytes(width) + segment.kept, demand.live_bytes(alone) + segment.kept
         places = [segment.values[i] for i in demand.whole]
         single = self.counted is Counted.INNER and all(o.strip == 1 for o in segment.operators)
-        rings = demand.most_in_rows() if single else demand.most_in_rings()
+        rings = (demand.most_in_rows() if single else demand.most_in_rings()) + segment.kept
         whole = sum(v.nbytes for v in places if v.name not in self.free)
         made = sum(v.nbytes for v in places if v.name not in self.free and v.name not in segment.inputs)
         return through + whole + rings, made + rings

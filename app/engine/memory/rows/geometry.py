@@ -119,6 +119,7 @@ class RowOperator:
         takes: operand, read with the map ROW, whose row the row of the same number of the first output may
             overwrite in the same call: a residual sum, an elementwise operator.
         scratch: bytes that a call needs while it runs.
+        kept: bytes of constants that lie beside the rows from the first call of a segment to its last.
     """
 
     name: str
@@ -128,6 +129,7 @@ class RowOperator:
     aligned: bool = False
     takes: str | None = None
     scratch: int = 0
+    kept: int = 0
 
     def __post_init__(self) -> None:
         if self.strip < 1 or not self.outputs:
@@ -143,6 +145,7 @@ class Segment:
     """Operators in topological order, streamed as one step.
 
     Attributes:
+        values: each after those that its operator reads.
         inputs: values that are whole before the segment begins.
         outputs: values that must be whole when it ends; the last operator writes one of them.
         freed: inputs that nothing reads after the segment: rows may be overwritten once they are read.
@@ -173,6 +176,11 @@ class Segment:
             known.update(o.outputs)
         if missing := [v for v in (*self.inputs, *self.outputs) if v not in known or v not in self.by_name]:
             raise ValueError(f"segment keeps {missing[0]!r}, which it neither has nor writes")
+
+    @property
+    def kept(self) -> int:
+        """Bytes of constants that lie beside the rows while the segment runs."""
+        return sum(o.kept for o in self.operators)
 
     def rows(self, operator: RowOperator) -> int:
         """Rows that the operator computes, all calls together."""

@@ -79,7 +79,7 @@ def forecast(program: Program, strips: Sequence[int] = (1,), bound: bool = False
     found: dict[bool, tuple[Cuts, Arena]] = {}
     for by_rows in (False, True):
         cuts = pareto_cuts(rows, free, strips, counted=Counted.ROWS if by_rows else Counted.RINGS)[0]
-        found[by_rows] = cuts, _checked(program.compilation, rows, cuts, free, rings=not by_rows)
+        found[by_rows] = cuts, checked(program.compilation, rows, cuts, free, rings=not by_rows)
     cuts, placed = found[False]
     table = found[True][1]
     return Forecast(
@@ -93,7 +93,7 @@ def forecast(program: Program, strips: Sequence[int] = (1,), bound: bool = False
     )
 
 
-def _checked(
+def checked(
     compilation: Compilation, rows: Segment, cuts: Cuts, free: frozenset[str], *, rings: bool
 ) -> Arena:
     """The arena of a cut graph, replayed; what the caller owns lies behind it."""

@@ -15,7 +15,7 @@ from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import StreamPart
 from app.engine.core.streams.strips import IMAGE, MATRIX, lines_of
 from app.engine.cost.strips import predicted
-from app.engine.memory.rows.cuts import Counted, Cuts, pareto_cuts
+from app.engine.memory.rows.cuts import Counted, Cuts, Limits, pareto_cuts
 from app.engine.memory.rows.geometry import RowOperator, Segment
 from app.engine.passes.streams.segments import segment_of, strips_of
 from app.engine.types.options import Denied, Streamed
@@ -134,9 +134,9 @@ class _Run:
             SIZES[next(iter(self._parts.values())).strips.axis],
             self._seconds,
             self._stripped,
-            CROSSING,
             counted,
             self._seconds_of_groups,
+            Limits(CROSSING),
         )
 
     def _stripped(self, segment: Segment, pixels: int) -> Segment:

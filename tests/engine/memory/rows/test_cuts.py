@@ -7,8 +7,8 @@ from itertools import pairwise, product
 import pytest
 
 from app.engine.memory.rows.arena import arena
-from app.engine.memory.rows.cuts import Counted, Cuts, Positions, pareto_cuts
-from app.engine.memory.rows.geometry import Segment
+from app.engine.memory.rows.cuts import Counted, Cuts, Limits, Positions, pareto_cuts
+from app.engine.memory.rows.geometry import Read, RowOperator, RowValue, Segment
 from app.engine.memory.rows.replay import replay
 from app.engine.memory.rows.schedule import Demand, schedule
 from benchmarks.row_networks import mobilenet_v2
@@ -123,6 +123,31 @@ def test_cuts_of_a_chain_of_twelve_layers_are_those_of_brute_force():
     seed = next(s for s in range(1000) if len(random_segment(s, 12, chain=True).operators) == 12)
     graph = replace(random_segment(seed, 12, chain=True), freed=())
     assert _points(pareto_cuts(graph, FREE, (1, 3), _seconds)) == _brute_force(graph, (1, 3))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cuts_within_a_number_of_bytes_are_those_of_all_that_need_no_more(seed: int):
+    graph = replace(random_segment(seed, longest=8, chain=True), freed=())
+    points = _points(pareto_cuts(graph, FREE, (1, 2, 4), _seconds))
+    for most, _ in points:
+        within = {p for p in points if p[0] <= most}
+        assert _points(pareto_cuts(graph, FREE, (1, 2, 4), _seconds, limits=Limits(nbytes=most))) == within
+
+
+def test_too_few_bytes_for_the_end_give_the_cuts_of_the_longest_beginning():
+    small, large = RowValue("a", 4, 8), RowValue("b", 4, 800)
+    operators = RowOperator("first", (Read("x"),), ("a",)), RowOperator("second", (Read("a"),), ("b",))
+    graph = Segment((RowValue("x", 4, 8), small, large), operators, ("x",), ("b",))
+    (cuts,) = pareto_cuts(graph, FREE, (1,), limits=Limits(nbytes=100))
+    assert [(part.begin, part.end) for part in cuts.parts] == [(0, 1)]
+
+
+def test_constants_that_a_segment_keeps_lie_beside_its_rows():
+    graph = replace(random_segment(1, chain=True), freed=())
+    kept = replace(graph, operators=tuple(replace(o, kept=64) for o in graph.operators))
+    whole = [o.name for o in graph.operators]
+    plain, more = (arena(g, [g], {"x": 0}, 8).nbytes for g in (graph, kept))
+    assert more == plain + 64 * len(whole)
 
 
 @pytest.mark.parametrize("seed", range(40))

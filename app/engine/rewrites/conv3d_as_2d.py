@@ -60,8 +60,8 @@ READERS = readers(OPERATORS)
 
 def convolution_of_slices(node: ir.Node) -> Replacement | None:
     """A convolution of one volume by constant weights, of one group, is one of its slices."""
-    weights, bias = graph.constant(graph.input_at(node, 1)), graph.input_at(node, 2)
-    x, y = node.inputs[0], node.outputs[0]
+    x, kernel, bias = (graph.input_at(node, i) for i in range(3))
+    weights, y = graph.constant(kernel), node.outputs[0]
     if weights is None or weights.ndim != 5 or x is None or not (_is_volume(x) and _is_volume(y)):
         return None
     if (
@@ -71,20 +71,17 @@ def convolution_of_slices(node: ir.Node) -> Replacement | None:
         return None
     nodes: list[ir.Node] = []
     source = _windows(node, _images(x, f"{node.name}.0", nodes), weights.shape[2], nodes)
-    outputs, channels, deep, *kernel = weights.shape
-    flat = weights.transpose(0, 2, 1, 3, 4).reshape(outputs, deep * channels, *kernel)
+    outputs, channels, deep, *size = weights.shape
+    flat = weights.transpose(0, 2, 1, 3, 4).reshape(outputs, deep * channels, *size)
     pads = graph.attribute(node, "pads", (0,) * 6)
     given = {
-        "kernel_shape": kernel,
+        "kernel_shape": size,
         "pads": [*pads[1:3], *pads[4:]],
         "strides": graph.attribute(node, "strides", (1,) * 3)[1:],
         "dilations": graph.attribute(node, "dilations", (1,) * 3)[1:],
     }
-    operands = [
-        source,
-        constant(flat, f"{node.name}.weights", node.inputs[1].dtype),
-        *([bias] if bias else []),
-    ]
+    images = constant(flat, f"{node.name}.weights", kernel.dtype if kernel is not None else None)
+    operands = [source, images, *([bias] if bias is not None else [])]
     attributes = [ir.AttrInt64s(name, list(values)) for name, values in given.items()]
     nodes.append(ir.Node("", "Conv", operands, attributes, name=node.name))
     return _volume(nodes, y)
@@ -124,10 +121,11 @@ def _image(value: ir.Value) -> ir.Value | None:
     view = value.producer()
     if view is None or view.op_type != "Reshape" or not _is_volume(value):
         return None
-    swap = None if view.inputs[0] is None else view.inputs[0].producer()
-    if swap is None or transpose_sinking.permutation(swap) != SWAPPED:
+    swapped = view.inputs[0]
+    swap = None if swapped is None else swapped.producer()
+    if swapped is None or swap is None or transpose_sinking.permutation(swap) != SWAPPED:
         return None
-    return swap.inputs[0] if graph.shape(view.inputs[0]) == graph.shape(value)[1:] else None
+    return swap.inputs[0] if graph.shape(swapped) == graph.static_shape(value)[1:] else None
 
 
 def _images(value: ir.Value, name: str, nodes: list[ir.Node]) -> ir.Value:

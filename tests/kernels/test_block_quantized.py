@@ -1,6 +1,5 @@
 """Products with weights of 4 and 8 bits in blocks, against NumPy in double precision and onnxruntime."""
 
-import itertools
 import re
 from dataclasses import replace
 from typing import Any
@@ -125,7 +124,9 @@ def test_products_are_the_same_on_every_processor(
 ) -> None:
     target = targets()[number]
     monkeypatch.setattr(harness, "context", lambda threads=1, lanes=0: PlanningContext(target, threads))
-    for sizes, zeros in itertools.product((CASES[1], CASES[3], CASES[5]), ZEROS):
+    # Each machine meets each size of blocks with each kind of zero points, in turn over bits and levels.
+    for i, sizes in enumerate((CASES[1], CASES[3], CASES[5])):
+        zeros = ZEROS[(i + number + bits // 4 + level // 4) % len(ZEROS)]
         body, inputs, constants, weights = case(*sizes, bits, zeros, level, seed=2)
         (found,) = run_node(compiler, NAME, group_of(body, inputs, constants), inputs)
         expected = inputs["x"].astype(np.float64) @ weights.T

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.engine.export.processors import processor_of
 from app.engine.types.target import find, host
+from app.kernels.cpu.codegen.pipeline import write_whole
 from app.kernels.cpu.runtime.processor import Processor
 from tests.conftest import KERNELS, ROOT
 from tests.kernels.digests import digests
@@ -43,9 +45,12 @@ def elsewhere(cache: Path, types: str, processor: Processor | None = None) -> di
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of kernels that holds none at first."""
-    return tmp_path_factory.mktemp("kernels")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of kernels that holds none at first; what it holds in the end other tests need not compile."""
+    folder = tmp_path_factory.mktemp("kernels")
+    yield folder
+    for path in sorted(folder.rglob("objects/*")):  # a module before the object that is made of it
+        write_whole(KERNELS / path.relative_to(folder), path.read_bytes())
 
 
 @pytest.fixture(scope="module")

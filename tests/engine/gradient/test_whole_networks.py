@@ -1,5 +1,7 @@
 """ResNet-18 and MobileNetV2: gradients against differences in float64, then planned, in poisoned memory."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -72,21 +74,34 @@ def test_gradients_along_directions_of_all_weights_are_those_of_differences(exac
         assert abs(sum(products.values()) - expected) <= TOLERANCE * scale
 
 
-def test_the_planned_training_graph_is_right_in_poisoned_memory(
-    exact: Exact, tmp_path: Path, compiler: Compiler
-) -> None:
-    name, at, expected = exact.name, exact.at, exact.outputs
+@dataclass(frozen=True)
+class Planned:
+    """The training graph of a network, planned for this machine; names of its gradients by variable."""
+
+    path: Path
+    session: Session
+    gradients: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def planned(exact: Exact, tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Iterator[Planned]:
+    """Planned once for all tests of a network."""
+    name, folder = exact.name, tmp_path_factory.mktemp("training")
     inputs, constants = WHOLE[name].arrays("float32")
-    path, made = tmp_path / "model.onnx", tmp_path / "training.onnx"
+    path, made = folder / "model.onnx", folder / "training.onnx"
     path.write_bytes(ir.to_proto(model(WHOLE[name].body, inputs, constants)).SerializeToString())
     summary = write(path, "loss", [*inputs, *WHOLE[name].weights], Bindings(), made)
-    run = Session(made, compiler, options=OPTIONS, poison=True)
-    found = run.run(inputs)
-    run.close()
-    assert len(summary["gradients"]) == len(at)
+    with closing(Session(made, compiler, options=OPTIONS, poison=True)) as run:
+        yield Planned(made, run, summary["gradients"])
+
+
+def test_the_planned_training_graph_is_right_in_poisoned_memory(exact: Exact, planned: Planned) -> None:
+    inputs, _ = WHOLE[exact.name].arrays("float32")
+    expected, found = exact.outputs, planned.session.run(inputs)
+    assert len(planned.gradients) == len(exact.at)
     # Of a gradient that is zero, as that of a bias before a normalization, only rounding is left.
     least = 1e-3 * max(float(np.max(np.abs(expected[g]))) for g in exact.gradients.values())
-    for variable, output in summary["gradients"].items():
+    for variable, output in planned.gradients.items():
         reference = expected[exact.gradients[variable]]
         largest = max(float(np.max(np.abs(reference))), least)
         np.testing.assert_allclose(
@@ -94,17 +109,11 @@ def test_the_planned_training_graph_is_right_in_poisoned_memory(
         )
 
 
-@pytest.mark.parametrize("name", ["resnet18"])
-def test_gradients_take_the_place_of_what_they_are_made_of(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exact", ["resnet18"], indirect=True)
+def test_gradients_take_the_place_of_what_they_are_made_of(exact: Exact, planned: Planned) -> None:
     """dx lies in the bytes of dy, and sums of gradients in those of a summand; a validator finds no overlap."""
-    inputs, constants = WHOLE[name].arrays("float32")
-    path, made = tmp_path / "model.onnx", tmp_path / "training.onnx"
-    path.write_bytes(ir.to_proto(model(WHOLE[name].body, inputs, constants)).SerializeToString())
-    write(path, "loss", None, Bindings(), made)
-    loaded = load(made)
-    gradients = marks.gradients(loaded.model)
-    compilation = session.canonical(loaded, host(), OPTIONS, Bindings(), load_registry())
-    program = session.planned(compilation, OPTIONS)
+    program = planned.session.program
+    gradients = marks.gradients(load(planned.path).model)
     main = program.compilation.graph
     forward = marks.forward_nodes(main, gradients)
     makers = {v.name: v.producer() for v in program.placement.values}
@@ -142,7 +151,8 @@ def test_gradients_take_the_place_of_what_they_are_made_of(name: str, tmp_path: 
     buffers = program.compilation.plan.require("buffers").assignment.problem.buffers
     validate(Problem(buffers, solution.peak), solution)
     assert_apart(program)
-    apart = session.planned(compilation, Options(autotune=False, choose="first", inplace=False))
+    loaded = session.canonical(load(planned.path), host(), OPTIONS, Bindings(), load_registry())
+    apart = session.planned(loaded, Options(autotune=False, choose="first", inplace=False))
     assert program.arena_bytes <= apart.arena_bytes
 
 

@@ -133,6 +133,9 @@ def _concat(b: _Builder) -> None:
         assert other is not None
         parts.append(other)
     extent = sum(b.values[p][axis] for p in parts)
+    if b.random.random() < 0.2:
+        parts.append(b.weight(*shape))
+        extent += shape[axis]
     b.emit(f"Concat <axis = {axis}> ({', '.join(parts)})", (*shape[:axis], extent, *shape[axis + 1 :]))
 
 
@@ -150,7 +153,12 @@ def _fire(b: _Builder) -> None:
             f"Conv <pads = [{pad}, {pad}, {pad}, {pad}]> ({x}, {b.weight(k, c, size, size)})", (n, k, h, w)
         )
         ends.append(b.emit(f"Relu ({y})", (n, k, h, w))[0])
-    (joined,) = b.emit(f"Concat <axis = 1> ({', '.join(ends)})", (n, sum(b.values[e][1] for e in ends), h, w))
+    channels = sum(b.values[e][1] for e in ends)
+    if b.random.random() < 0.2:
+        k = b.pick(*CHANNELS)
+        ends.append(b.weight(n, k, h, w))
+        channels += k
+    (joined,) = b.emit(f"Concat <axis = 1> ({', '.join(ends)})", (n, channels, h, w))
     b.pick(_conv, _unary)(b, joined)
 
 

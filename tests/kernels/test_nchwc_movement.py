@@ -62,6 +62,17 @@ def test_every_element_arrives(
         np.testing.assert_array_equal(y, e)
 
 
+@pytest.mark.parametrize("row", ["concat.blocked", "concat.last"])
+def test_a_constant_is_moved_as_the_layout_has_it(compiler: Compiler, row: str) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[2,16,3,5] a, float[2,20,3,5] b) => (float[2,36,3,5] y) { y = Concat <axis = 1> (a, b) }"""
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal((2, c, 3, 5)).astype(np.float32) for c in (16, 20))
+    group = harness.group_of(harness.model_of(text, {"b": b}), REGISTRY)
+    (found,) = harness.run_group(harness.implementation(row, REGISTRY), group, {"a": a}, compiler, lanes=8)
+    np.testing.assert_array_equal(found, np.concatenate([a, b], axis=1))
+
+
 @pytest.mark.parametrize(
     ("row", "shapes", "body", "reason"),
     [

@@ -122,6 +122,12 @@ CASES = {
         {"f": WEIGHTS, "g": WEIGHTS[::-1].copy(), "half": np.array([16, 32])},
         ["concat.view.blocked", "concat.view.blocked", "split.view.blocked"],
     ),
+    "blocked images and a constant": (
+        "(float[1,16,4,8] y) { a = Conv<pads = [1, 1, 1, 1]>(x, f) b = Concat<axis = 1>(a, k) "
+        "y = Conv<pads = [1, 1, 1, 1]>(b, f) }",
+        {"f": WEIGHTS, "k": np.random.default_rng(3).standard_normal((1, 16, 4, 8)).astype(np.float32)},
+        ["concat.view.blocked copied"],
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from app.engine.backends.cpu import nchwc
 from app.engine.backends.cpu.lookup import lookup_calls
 from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
-from app.engine.core.calls import Call
+from app.engine.core.calls import Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import LANEWISE, UNDEFINED, Implementation, Padding, PlanningContext
 from app.engine.cost.roofline import roofline
@@ -23,7 +23,7 @@ from app.engine.operators.movement import taken_ranges
 from app.engine.operators.operands import data, fixed_inputs, group_rejection
 from app.engine.operators.pad_geometry import pad_axes, pad_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
-from app.engine.types.layout import Layout
+from app.engine.types.layout import Layout, to_physical
 
 FLOAT = 4  # byte
 
@@ -139,8 +139,10 @@ def boxes_rejection(group: Group, constants: tuple[int, ...], boxes: Boxes, layo
 
 
 def box_calls(box: Box, layout: Layout) -> tuple[Call, ...]:
-    """Call that copies a box."""
-    return calls(_strided(box, layout), FLOAT, box.source, box.target)
+    """Call that copies a box; a constant is in the layout already."""
+    fixed = graph.is_constant(box.source)
+    source = Constant(to_physical(graph.array(box.source), layout)) if fixed else box.source
+    return calls(_strided(box, layout), FLOAT, source, box.target)
 
 
 def boxes_layouts(group: Group, boxes: Boxes, layout: Layout) -> Mapping[ir.Value, Layout]:

@@ -378,8 +378,6 @@ def _verified(job: _Job, model: _Model) -> _Verified:
     fallbacks = PrecisionFallbacks(
         first, model.verification, model.compiler, job.measures, job.runs_here, job.tuning
     )
-    if job.options.verify:
-        model.verification.ahead({"exported": model.plain}, job.options.tolerance)
     for attempt in fallbacks:
         execution = _planned(job, model, attempt)
         exports = write_plan(execution.fused.compilation, model.plain)

@@ -7,7 +7,6 @@ saturate, else the reference evaluator for a bounded time. What nobody verified 
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,19 +40,10 @@ class _Expected:
 
 
 @dataclass
-class Compared:
-    """Exported graphs beside the original, by place: differences or why there are none, and what ran them."""
-
-    found: dict[str, tuple[Difference, ...]] = field(default_factory=dict)
-    unverified: dict[str, str] = field(default_factory=dict)
-    runtimes: dict[str, Json] = field(default_factory=dict)
-
-
-@dataclass
 class Verification:
     """Compares programs and exported graphs of one job with its original, which is computed once.
 
-    The original and the graphs are in memory one at a time, beside the program, which stays.
+    No two of them are in memory at a time: the program comes last, and stays.
 
     Attributes:
         path: the original, its opset converted.
@@ -74,14 +64,8 @@ class Verification:
     seconds: float = field(default_factory=lambda: REFERENCE_SECONDS)
     _expected: _Expected | str | None = field(default=None, init=False)  # a string tells why not
     # By file and what ran them: without blocked values one file has several names, also in the next attempt.
-    _files: dict[tuple[int | str, ...], tuple[Difference, ...] | str] = field(
-        default_factory=dict, init=False
-    )
+    _files: dict[tuple[int | str, ...], tuple[Difference, ...]] = field(default_factory=dict, init=False)
     _uncertain: Mapping[str, float] = field(default_factory=dict, init=False)  # by output
-    # All but the programs run in it, one after the other.
-    _thread: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, "verification"), init=False, repr=False
-    )
 
     def of(
         self,
@@ -104,24 +88,21 @@ class Verification:
             NumericsError: an output is beyond the tolerance.
         """
         options = compilation.options
-        expected = self._thread.submit(self._original).result()
+        found: dict[str, tuple[Difference, ...]] = dict.fromkeys((OUTPUTS, *exports), ())
+        unverified: dict[str, str] = {}
+        expected = self._original()
         if isinstance(expected, str):
-            places = (OUTPUTS, *exports)
             oracle = oracles.Oracle("none", lambda _: {}, expected)
-            return _told(oracle, dict.fromkeys(places, ()), {}, dict.fromkeys(places, expected), {}, {})
-        comparing = self._thread.submit(self._compare_exports, exports, expected, options.tolerance)
-        names = {self._runtime(export, expected.oracle)[0] for export in exports.values()}
-        if "reference" in names:  # its time is limited, and Python runs one thread at a time
-            wait([comparing])
-        outputs = _outputs(program)
-        compared = comparing.result()
+            return _told(oracle, found, {}, dict.fromkeys(found, expected), {}, {})
+        runtimes = self._compare_exports(exports, expected, options.tolerance, found, unverified)
         self.spool.release()
-        found, unverified, runtimes = compared.found, compared.unverified, compared.runtimes
-        found = {OUTPUTS: (), **found}
-        if isinstance(outputs, str):
-            unverified[OUTPUTS] = outputs
+        if isinstance(program, str):
+            unverified[OUTPUTS] = program
         else:
-            found[OUTPUTS] = compare(expected.outputs, outputs, tolerance(options, compilation.target))
+            try:
+                found[OUTPUTS] = compare(expected.outputs, program(), tolerance(options, compilation.target))
+            except TimeUpError as cause:
+                unverified[OUTPUTS] = str(cause)
         spread: Mapping[str, float] = {}
         uncertainty: Mapping[str, float] = {}
         if not all(d.ok for d in itertools.chain(*found.values())):
@@ -145,43 +126,27 @@ class Verification:
             return oracles.roundoff(expected.outputs)
         return oracles.uncertainty(self.path, self.inputs, expected.outputs)
 
-    def ahead(self, exports: Mapping[str, Exported], allowed: float) -> None:
-        """Begin with files that `of` will be given, on another core: only where onnxruntime is the oracle.
-
-        Nothing may be timed until `of` has returned.
-        """
-        if self.uncomputed is None and saturated(self.ops, self.machine) is None:
-            self._thread.submit(self._ahead, exports, allowed)
-
-    def _ahead(self, exports: Mapping[str, Exported], allowed: float) -> None:
-        expected = self._original()
-        if not isinstance(expected, str):
-            self._compare_exports(exports, expected, allowed)  # `of` meets the same errors
-
     def _compare_exports(
-        self, exports: Mapping[str, Exported], expected: _Expected, allowed: float
-    ) -> Compared:
-        """Exported graphs beside the original; a file is run once.
-
-        Raises:
-            NumericsError: outputs cannot be compared, or a file does not run where the original does.
-        """
-        found = Compared(dict.fromkeys(exports, ()))
+        self,
+        exports: Mapping[str, Exported],
+        expected: _Expected,
+        allowed: float,
+        found: dict[str, tuple[Difference, ...]],
+        unverified: dict[str, str],
+    ) -> dict[str, Json]:
+        """Fill in differences, and reasons why there are none, by place; returns what ran each file."""
+        runtimes: dict[str, Json] = {}
         for place, export in exports.items():
             name, reason = self._runtime(export, expected.oracle)
             key = (*_file_of(export.path), name)
-            if key not in self._files:
-                try:
+            try:
+                if key not in self._files:
                     self._files[key] = self._compared(export, name, expected, allowed)
-                except TimeUpError as cause:
-                    self._files[key] = f"{reason}; in the reference evaluator it takes {cause}"
-            known = self._files[key]
-            if isinstance(known, str):
-                found.unverified[place] = known
-            else:
-                found.found[place] = known
-                found.runtimes[place] = {"name": name, "reason": reason}
-        return found
+                found[place] = self._files[key]
+                runtimes[place] = {"name": name, "reason": reason}
+            except TimeUpError as cause:
+                unverified[place] = f"{reason}; in the reference evaluator it takes {cause}"
+        return runtimes
 
     def allowance(self, options: Options, target: Target) -> tuple[Outputs | None, float]:
         """The original's outputs, and what all of them may differ by, as a fraction of their maximum."""
@@ -237,14 +202,6 @@ class Verification:
         finally:
             self.seconds -= time.monotonic() - started
         return compare(expected.outputs, found, allowed)
-
-
-def _outputs(program: Callable[[], Outputs] | str) -> Outputs | str:
-    """The outputs of a program, or why there are none."""
-    try:
-        return program if isinstance(program, str) else program()
-    except TimeUpError as cause:
-        return str(cause)
 
 
 def _check_export(export: Exported, differences: tuple[Difference, ...]) -> None:

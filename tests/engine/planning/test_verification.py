@@ -1,7 +1,6 @@
 """What of a job is verified, by whom, and what its exported graphs are made of."""
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,57 +151,6 @@ def test_a_file_of_several_names_runs_once_and_again_when_it_was_written_anew(
     written.write_bytes(other.SerializeToString())
     with pytest.raises(ExportMismatchError, match=written.name):
         verification.of(compilation, "not run", exports)
-
-
-def relu(folder: Path) -> tuple[Verification, dict[str, np.ndarray]]:
-    """The verification of a model that is its own export, and its outputs."""
-    path = saved(f"{HEAD} g (float[4] x) => (float[4] y) {{ y = Relu(x) }}", folder, {})
-    (folder / FILES["exported"]).hardlink_to(path)
-    x = np.array([-1, 2, -3, 4], np.float32)
-    ops = frozenset({"Relu"})
-    return Verification(path, {"x": x}, ops, host(), Spool(folder / "weights")), {"y": np.maximum(x, 0)}
-
-
-def test_the_program_runs_while_onnxruntime_runs_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verification, outputs = relu(tmp_path)
-    file_runs, program_has_run = threading.Event(), threading.Event()
-    usual = oracle.runtime
-
-    def runtime(file: Path, **options: bool) -> oracle.Run:
-        if file != verification.path:
-            file_runs.set()
-            assert program_has_run.wait(30)
-        return usual(file, **options)
-
-    def program() -> dict[str, object]:
-        assert file_runs.wait(30)
-        program_has_run.set()
-        return dict(outputs)
-
-    monkeypatch.setattr(oracle, "runtime", runtime)
-    compilation = session.canonical(load(verification.path), host(), Options(), Bindings(), load_registry())
-    exports = {"exported": Exported(tmp_path / FILES["exported"], frozenset({"Relu"}))}
-    assert verification.of(compilation, program, exports)["status"] == "verified"
-
-
-def test_files_that_are_compared_ahead_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verification, outputs = relu(tmp_path)
-    ran: list[Path] = []
-    usual = oracle.runtime
-
-    def runtime(file: Path, **options: bool) -> oracle.Run:
-        ran.append(file)
-        return usual(file, **options)
-
-    monkeypatch.setattr(oracle, "runtime", runtime)
-    exports = {"exported": Exported(tmp_path / FILES["exported"], frozenset({"Relu"}))}
-    compilation = session.canonical(load(verification.path), host(), Options(), Bindings(), load_registry())
-    verification.ahead(exports, compilation.options.tolerance)
-    found = verification.of(compilation, lambda: dict(outputs), exports)
-    assert found["runtimes"]["exported"]["name"] == "onnxruntime"
-    assert ran == [verification.path, exports["exported"].path]
 
 
 def test_exports_keep_the_dequantized_operands_of_the_model(tmp_path: Path, compiler: Compiler) -> None:

@@ -1,9 +1,6 @@
 """A real service in processes of its own, with an engine that does what the model's text says."""
 
-import atexit
 import contextlib
-import functools
-import json
 import socket
 import subprocess
 import sys
@@ -14,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from app.settings import Settings
 
@@ -29,12 +25,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serve(data: Path, *, anew: bool = False, **given: Any) -> Iterator["Served"]:
-    """A running service; it is stopped as Ctrl-C would, and must leave no process behind.
-
-    It is forked off a process that has imported all of it, and so are its API and its workers. With `anew`
-    each is a new program, as those of `stowplan serve` are: for tests of processes and of what they inherit.
-    """
+def serve(data: Path, **given: Any) -> Iterator["Served"]:
+    """A running service; it is stopped as Ctrl-C would, and must leave no process behind."""
     settings = replace(
         Settings(
             data=data,
@@ -48,9 +40,14 @@ def serve(data: Path, *, anew: bool = False, **given: Any) -> Iterator["Served"]
         ),
         **given,
     )
-    log = data / "log.txt"
-    log.touch()
-    served = Served(settings, _new(settings, log) if anew else _forked(settings, log))
+    with (data / "log.txt").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.jobs.start", settings.to_json()],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+        )
+    served = Served(settings, process)
     try:
         served.wait_until_ready()
         yield served
@@ -58,33 +55,10 @@ def serve(data: Path, *, anew: bool = False, **given: Any) -> Iterator["Served"]
         served.close()
 
 
-START = [sys.executable, "-m", "tests.jobs.start"]
-
-
-def _new(settings: Settings, log: Path) -> psutil.Process:
-    with log.open("ab") as file:
-        return psutil.Popen([*START, settings.to_json()], cwd=ROOT, stdout=file, stderr=file)
-
-
-def _forked(settings: Settings, log: Path) -> psutil.Process:
-    forking = _forking()
-    print(json.dumps((settings.to_json(), str(log))), file=forking.stdin, flush=True)
-    assert forking.stdout is not None
-    return psutil.Process(int(forking.stdout.readline()))
-
-
-@functools.cache
-def _forking() -> "subprocess.Popen[str]":
-    """The process that forks services; it ends when its input does."""
-    process = subprocess.Popen(START, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(process.communicate)
-    return process
-
-
 class Served:
     """A running service and a client of it."""
 
-    def __init__(self, settings: Settings, process: psutil.Process) -> None:
+    def __init__(self, settings: Settings, process: "subprocess.Popen[bytes]") -> None:
         self.settings = settings
         self.process = process
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{settings.port}", timeout=60.0)
@@ -93,7 +67,7 @@ class Served:
         wanted = self.settings.workers if workers is None else workers
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
-            assert self.is_running(), self.log()
+            assert self.process.poll() is None, self.log()
             with contextlib.suppress(httpx.TransportError):
                 answer = self.http.get("/readyz")
                 if answer.status_code == 200 and answer.json()["workers"] >= wanted:
@@ -101,21 +75,15 @@ class Served:
             time.sleep(0.1)
         raise AssertionError(f"the service did not become ready\n{self.log()}")
 
-    def is_running(self) -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE
-        return False
-
     def log(self) -> str:
         return (self.settings.data / "log.txt").read_text()
 
     def close(self) -> None:
         self.http.close()
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self.process.terminate()
+        self.process.terminate()
         try:
             self.process.wait(20)
-        except psutil.TimeoutExpired:
+        except subprocess.TimeoutExpired:
             self.process.kill()
             raise
 

@@ -28,16 +28,14 @@ def fresh(request: pytest.FixtureRequest) -> Callable[[], str]:
 @pytest.fixture(scope="module")
 def lone(fresh: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service with one worker."""
-    with serve(
-        tmp_path_factory.mktemp("lone"), anew=True, workers=1, max_attempts=2, database_url=fresh()
-    ) as served:
+    with serve(tmp_path_factory.mktemp("lone"), workers=1, max_attempts=2, database_url=fresh()) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
 def pair(fresh: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service with two workers, each soon taken for dead."""
-    with serve(tmp_path_factory.mktemp("pair"), anew=True, dead_seconds=3.0, database_url=fresh()) as served:
+    with serve(tmp_path_factory.mktemp("pair"), dead_seconds=3.0, database_url=fresh()) as served:
         yield served
 
 
@@ -111,7 +109,7 @@ def test_a_job_whose_workers_die_each_time_fails_in_the_end(lone: Served) -> Non
 def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(
     fresh: Callable[[], str], tmp_path: Path
 ) -> None:
-    how = {"anew": True, "workers": 1, "database_url": fresh(), "drain_seconds": 0.5}
+    how = {"workers": 1, "database_url": fresh(), "drain_seconds": 0.5}
     with serve(tmp_path, **how) as first:
         job_id = first.submit("sleep 2 ok")
         child = running_child(first, job_id)
@@ -126,7 +124,7 @@ def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(
 
 
 def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    with serve(tmp_path, anew=True, workers=1) as service:
+    with serve(tmp_path, workers=1) as service:
         child = running_child(service, service.submit("sleep 600"))
         family = [child, parent(child), worker_of(child), *children(service.process.pid)]
         service.process.kill()
@@ -136,7 +134,7 @@ def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None
 def test_under_nohup_a_hang_up_ends_nothing_and_a_killed_supervisor_ends_all(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does; what is started inherits it
     try:
-        with serve(tmp_path, anew=True, workers=1) as service:
+        with serve(tmp_path, workers=1) as service:
             child = running_child(service, service.submit("sleep 600"))
             family = [child, parent(child), worker_of(child), *children(service.process.pid)]
             for pid in (service.process.pid, *family):

@@ -76,7 +76,7 @@ def test_gradients_along_directions_of_all_weights_are_those_of_differences(exac
 
 @dataclass(frozen=True)
 class Planned:
-    """The training graph of a network, planned for this machine; names of its gradients by variable."""
+    """The training graph of a network, planned for this machine, and the names of its gradients by variable."""
 
     path: Path
     session: Session

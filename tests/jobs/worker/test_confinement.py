@@ -26,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         patch.setenv("STOWPLAN_DATABASE_URL", f"postgresql://stowplan:{PASSWORD}@nowhere/stowplan")
         patch.setenv("PGPASSWORD", PASSWORD)
         patch.setenv("AWS_SECRET_ACCESS_KEY", PASSWORD)
-        with serve(tmp_path_factory.mktemp("confined"), anew=True, workers=1) as served:
+        with serve(tmp_path_factory.mktemp("confined"), workers=1) as served:
             yield served
 
 

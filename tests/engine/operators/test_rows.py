@@ -10,7 +10,7 @@ import pytest
 from app.engine.core.registry import Operator, Registry, load
 from app.engine.passes.infer_types import check_attributes
 from app.engine.passes.partition import single
-from app.engine.rewrites.conv1d_as_2d import readers
+from app.engine.rewrites.as_images.conv1d import readers
 from app.engine.storage.inference import inferred
 from app.engine.types.errors import GraphError
 from app.engine.types.storage import MXNET, Attributes, StorageRules

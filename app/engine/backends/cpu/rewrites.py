@@ -7,7 +7,8 @@ from app.engine.backends.cpu.token_images import FROM_TOKENS, POINTWISE, TO_TOKE
 from app.engine.core import graph
 from app.engine.core.rewriter import Replacement, RewriteRule, constant, reshape, sole_reader, typed
 from app.engine.operators.operands import data
-from app.engine.rewrites import block_quantized, bounded, conv1d_as_2d, conv3d_as_2d
+from app.engine.rewrites import block_quantized, bounded
+from app.engine.rewrites.as_images import conv1d, conv3d
 from app.engine.rewrites.quantization import dequantize_weights, integer_rows
 from app.engine.rewrites.transpose_sinking import permutation
 
@@ -118,8 +119,8 @@ REWRITES = (
     RewriteRule(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),
     RewriteRule(block_quantized.dequantize_blocks, ("DequantizeLinear",), backends=("numba-cpu",)),
     RewriteRule(block_quantized.quantize_blocks, ("QuantizeLinear",), backends=("numba-cpu",)),
-    *conv1d_as_2d.rows("numba-cpu"),
-    *conv3d_as_2d.rows("numba-cpu"),
+    *conv1d.rows("numba-cpu"),
+    *conv3d.rows("numba-cpu"),
     RewriteRule(
         pool_of_last_channels, ("Transpose",), nested=False, backends=("numba-cpu",), by_extents=True
     ),

@@ -10,7 +10,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.rewrites import conv3d_as_2d
+from app.engine.rewrites.as_images import conv3d
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.oracle import evaluate
 from app.engine.types.options import Bindings, Options
@@ -21,7 +21,7 @@ from tests.harness import assert_close
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 RANDOM = np.random.default_rng(7)
-ROWS = conv3d_as_2d.rows("numba-cpu")
+ROWS = conv3d.rows("numba-cpu")
 MOVES = "Reshape", "Transpose", "Slice", "Pad"
 
 

@@ -10,7 +10,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
-from app.engine.rewrites import conv1d_as_2d
+from app.engine.rewrites.as_images import conv1d
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.oracle import evaluate
 from app.engine.types.options import Bindings, Options
@@ -21,7 +21,7 @@ from tests.harness import assert_close
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 RANDOM = np.random.default_rng(5)
-ROWS = conv1d_as_2d.rows("numba-cpu")
+ROWS = conv1d.rows("numba-cpu")
 
 
 def normal(*shape: int) -> Array:
@@ -44,7 +44,7 @@ def ranks(compilation: Compilation) -> dict[str, int]:
     return {
         n.op_type: len(graph.static_shape(n.outputs[0]))
         for n in compilation.graph
-        if n.op_type not in conv1d_as_2d.VIEWS
+        if n.op_type not in conv1d.VIEWS
     }
 
 
@@ -98,7 +98,7 @@ def test_a_chain_of_convolutions_is_one_of_images(tmp_path: Path) -> None:
     t = Tanh(c) s = Sigmoid(c) g = Mul(t, s) r = Add(g, b) y = Conv(r, v)"""
     path = model(tmp_path, body, "2,8,18", w=W, v=normal(8, 8, 3))
     found = rewritten(path)
-    views = [n for n in found.graph if n.op_type in conv1d_as_2d.VIEWS]
+    views = [n for n in found.graph if n.op_type in conv1d.VIEWS]
     assert len(views) == 2
     assert [n.name for n in found.graph if n.op_type == "Conv"] == [
         n.name for n in canonical(path).graph if n.op_type == "Conv"

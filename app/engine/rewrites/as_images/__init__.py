@@ -1,0 +1,1 @@
+"""Convolutions along one or three axes as those of images, and what follows them."""

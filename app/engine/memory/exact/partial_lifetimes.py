@@ -32,6 +32,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 MOST_PIECES = 1_000  # problems with more are not searched: all their pairs are listed
 MOST_PAIRS = 20_000  # of pieces that live together; problems with more are not searched
+MOST_WORK = (
+    8_000_000  # failures times pairs of a problem: after each failure all pairs may change, 0.8 us each
+)
 FIRST_LIMIT = 500  # failures of the first run
 GROWTH = 2.0  # of the limit, a run
 VERDICTS: dict[int, Verdict] = {INFEASIBLE: "infeasible", FEASIBLE: "feasible", UNDECIDED: "undecided"}
@@ -110,9 +113,9 @@ class Search:
         )
 
     @property
-    def is_small(self) -> bool:
-        """True if the problem has few enough pairs to search."""
-        return len(self._instance.pairs) <= MOST_PAIRS
+    def pairs(self) -> int:
+        """Pairs of pieces that live together, of different buffers."""
+        return len(self._instance.pairs)
 
     def below(self, capacity: int, budget: int) -> Outcome:
         """A placement within `capacity` bytes, the proof that there is none, or neither within the budget."""
@@ -136,13 +139,14 @@ def prove(problem: Problem, known: Solution, failures: int) -> Solution:
     Args:
         problem: buffers with parts.
         known: a valid placement of them.
-        failures: budget of all searches together.
+        failures: budget of all searches together; less where so many pairs would take minutes.
     """
     if sum(len(b.pieces) for b in problem.buffers) > MOST_PIECES:
         return known
     search = Search(problem)
-    if not search.is_small:
+    if search.pairs > MOST_PAIRS:
         return known
+    failures = min(failures, MOST_WORK // max(search.pairs, 1))
     step = search.step
     low, best = -(-known.lower_bound // step) * step, known  # no smaller peak than `low` exists
     at = floor = low  # below `floor` the budget does not suffice

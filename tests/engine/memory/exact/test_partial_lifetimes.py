@@ -45,6 +45,14 @@ def test_alignments_are_kept_and_proofs_hold_with_them(problem: Problem, data: s
     assert prove(problem, solve(problem), 10_000).peak <= found.peak
 
 
+def test_the_budget_is_less_for_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = next(p for p in map(concatenations, range(50), [14] * 50) if not solve(p).proved)
+    known = solve(problem)
+    assert prove(problem, known, 10_000).proved
+    monkeypatch.setattr(partial_lifetimes, "MOST_WORK", 0)
+    assert prove(problem, known, 10_000) == known
+
+
 def concatenations(seed: int, count: int) -> Problem:
     """Plain buffers among concatenations of two to four slices, each written at a step of its own."""
     chance, steps, buffers = random.Random(seed), count + 4, []

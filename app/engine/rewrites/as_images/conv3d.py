@@ -185,6 +185,6 @@ def _volume(nodes: list[ir.Node], output: ir.Value) -> Replacement:
 def rows(backend: str) -> tuple[RewriteRule, ...]:
     """The rows of this module, for targets that have the backend."""
     return (
-        RewriteRule(convolution_of_slices, ("Conv",), nested=False, backends=(backend,)),
-        RewriteRule(reader_of_slices, tuple(READERS), nested=False, backends=(backend,)),
+        RewriteRule(convolution_of_slices, ("Conv",), nested=False, backends=(backend,), by_extents=True),
+        RewriteRule(reader_of_slices, tuple(READERS), nested=False, backends=(backend,), by_extents=True),
     )

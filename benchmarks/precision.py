@@ -120,7 +120,7 @@ class Case:
 
     @property
     def document(self) -> Path:
-        """What the quantizers and searches told."""
+        """File of what the quantizers and searches told."""
         return self.folder / "search.json"
 
     @property
@@ -384,7 +384,7 @@ def table(row: Json) -> Table:
 
 
 def sentence(choice: Json) -> str:
-    """What a search told."""
+    """Line of a budget: nodes by precision and the error that its search told, or why all stayed float32."""
     known = choice["told"]
     found = f"{known['nodes']}, error told {known['error']:.2e}" if known else f"float32: {choice['reason']}"
     return f"{choice['budget']:.2%}: {found}"

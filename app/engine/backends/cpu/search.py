@@ -32,9 +32,7 @@ from app.kernels.cpu import radix
 _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
 _SCANS = {"CumSum": "sum", "CumProd": "prod"}
 SCANNED = 1024  # neighbours of a scan: it goes through rows one after the other, of pages as long as that
-BRIEF = (
-    128  # steps of a scan whose totals lose no more than other sums do where they are no wider than elements
-)
+BRIEF = 128  # steps of a scan whose totals, as wide as elements, lose no more than other sums do
 _takes_ordered = takes(*ORDERED, *HALVES)
 
 

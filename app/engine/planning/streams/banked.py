@@ -8,6 +8,7 @@ read: a segment takes the longer of moving and computing. Where there is no room
 time, and a segment takes the sum of the two.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.engine.core import graph
@@ -93,7 +94,7 @@ def _cut(program: Program, rows: Segment, capacity: int, costs: "_Costs") -> Ban
             break
         more = _whole_at(rows, spilled, end) - away or _ahead(rows, spilled, end, away, capacity)
         if not more:
-            return next(o.name for o in spilled.operators[end:] if o.name in costs.weights)
+            return _named(spilled.operators[end:], costs)
         away |= more
     for option in sorted(cuts, key=lambda c: c.seconds):
         placed = checked(program.compilation, spilled, option, free, rings=True)
@@ -106,7 +107,12 @@ def _cut(program: Program, rows: Segment, capacity: int, costs: "_Costs") -> Ban
                 capacity, placed.nbytes, names, spills, costs.overlapped, moved, computing, option.seconds
             )
     fullest = max(cuts[0].parts, key=lambda part: part.nbytes)
-    return fullest.segment.operators[-1].name
+    return _named(fullest.segment.operators, costs)
+
+
+def _named(operators: Sequence[RowOperator], costs: "_Costs") -> str:
+    """The first operator that is no move, where there is one."""
+    return next((o.name for o in operators if o.name in costs.weights), operators[0].name)
 
 
 def with_spilled(rows: Segment, away: set[str], *, overlapped: bool) -> tuple[Segment, frozenset[str]]:
@@ -150,7 +156,7 @@ def _whole_at(rows: Segment, spilled: Segment, position: int) -> set[str]:
 
 
 def _ahead(rows: Segment, spilled: Segment, begin: int, away: set[str], capacity: int) -> set[str]:
-    """What may be spilled at the last position whose way from `begin` has room for its rings."""
+    """Values to spill at the last position whose way from `begin` has room for its rings."""
     positions = Positions(spilled, frozenset(), Limits().crossing, Counted.RINGS)
     found: set[str] = set()
     for end in range(begin + 1, len(spilled.operators)):

@@ -13,6 +13,7 @@ from app.kernels.cpu.codegen.instructions import I64, Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import lanes_run_library
+from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
 from app.kernels.expressions import Recipe
 
 ACCUMULATORS = 12  # of a tile, beside which the weights of a channel fit 16 registers; twice as many 32
@@ -86,6 +87,80 @@ def kernel(
 
 _FEW_FINISH = """\
             run(lines, ROWS * w * TAPS, scratch{places})
+"""
+
+_BLOCKED_STRIP = """\
+from app.kernels.cpu.nchwc_conv_transpose import pixel_tile
+from app.kernels.cpu.codegen.generator import at
+
+LANES, PIXELS, TAPS, ROWS = {lanes}, {pixels}, {vectors}, {rows}
+tile = pixel_tile(LANES, PIXELS, TAPS, {flags})
+
+
+def kernel(
+    x, weights, y, bias, residual, scalars, channels, blocks, rows, w, buffer_step, rings, cursors, most,
+    buffer{operands}, begin, end, thread,
+):
+    {unpack_rings}
+    scratch = at(buffer, work_at + thread * buffer_step)
+    step, line = x_ring * w * LANES, w * TAPS * LANES
+{span}
+    while first < last:
+{piece}{planes}            block, add = plane, at(bias, plane * LANES)
+            for i in range(upper, lower):
+                row = first + i
+                source = at(x, (row // ROWS - x_origin) % x_ring * w * LANES)
+                own = at(weights, (plane * ROWS + row % ROWS) * channels * TAPS * LANES)
+                place = (plane * y_ring + y_slot + i) * line
+                r_place = r_at + (plane * r_ring + r_slot + i) * line
+                for column in range(0, w, PIXELS):
+                    pixel = column * TAPS * LANES
+                    tile(at(source, column * LANES), step, channels, own, at(y, place + pixel), add, 0,
+                         at(residual, r_place + pixel), scalars, w - column)
+{finish}
+        first += count
+"""
+
+_BLOCKED_STRIP_FINISH = """\
+                run(at(y, place), line, scratch{places})
+"""
+
+_FEW_STRIP = """\
+from app.kernels.cpu.nchwc_conv_transpose import pixel_tile
+from app.kernels.cpu.codegen.generator import at
+
+LANES, PIXELS, VECTORS, ROWS, TAPS = {lanes}, {pixels}, {vectors}, {rows}, {taps}
+tile = pixel_tile(LANES, PIXELS, VECTORS, {flags})
+
+
+def kernel(
+    x, weights, y, bias, residual, scalars, channels, outputs, rows, w, buffer_step, rings, cursors, most,
+    buffer{operands}, begin, end, thread,
+):
+    {unpack_rings}
+    products = at(buffer, work_at + thread * buffer_step)
+    scratch = at(products, w * VECTORS * LANES)
+    step = x_ring * w * LANES
+{span}
+    upper = first // ROWS
+    lines = max((last + ROWS - 1) // ROWS - upper, 0)
+    for line in range(upper + lines * begin // shares, upper + lines * end // shares):
+        source = at(x, (line - x_origin) % x_ring * w * LANES)
+        for column in range(0, w, PIXELS):
+            tile(at(source, column * LANES), step, channels, weights, at(products, column * VECTORS * LANES),
+                 bias, LANES, residual, scalars, w - column)
+        for output in range(outputs):
+            for row in range(max(line * ROWS, first), min(line * ROWS + ROWS, last)):
+                target = at(y, (output * y_ring + (row - y_origin) % y_ring) * w * TAPS)
+                lane = (output * ROWS + row % ROWS) * TAPS
+                for column in range(w):
+                    for tap in range(TAPS):
+                        target[column * TAPS + tap] = products[column * VECTORS * LANES + lane + tap]
+{finish}
+"""
+
+_FEW_STRIP_FINISH = """\
+                run(target, w * TAPS, scratch{places})
 """
 
 
@@ -166,6 +241,7 @@ def pixel_tile(lanes: int, pixels: int, vectors: int, flags: int) -> Any:
     return typed(signature, generate)
 
 
+STRIPS = {"unpack_rings": RingSizes.unpack("rings"), "span": SPAN, "piece": PIECE, "planes": PLANES}
 Operands = tuple[tuple[str, str, str], ...]  # (how it advances, offset where it begins, element type)
 
 
@@ -222,9 +298,44 @@ def emit_few(
     return _module(_FEW, _FEW_FINISH, lanes, vectors, flags, recipe, operands, **sizes)
 
 
+def emit_blocked_strip(
+    lanes: int, pixels: int, rows: int, taps: int, flags: int, recipe: Recipe = (), operands: Operands = ()
+) -> Sources:
+    """The module of a kernel that computes the next rows of a transposed convolution to blocks, see `strips`.
+
+    x: float32[channel blocks, x_ring, w, lanes]; y: float32[blocks, y_ring, w * taps, lanes]; residual: the
+    same with r_ring rows; rows: of y; rings: RingSizes; cursors: int64[operators], the next rows; most: rows
+    of the call. All else as in `emit_blocked`, for an image alone. Units are shares of the rows of all
+    blocks.
+    """
+    source, finish = _BLOCKED_STRIP, _BLOCKED_STRIP_FINISH
+    return _module(source, finish, lanes, taps, flags, recipe, operands, pixels=pixels, rows=rows, **STRIPS)
+
+
+def emit_few_strip(
+    lanes: int,
+    pixels: int,
+    vectors: int,
+    rows: int,
+    taps: int,
+    flags: int,
+    recipe: Recipe = (),
+    operands: Operands = (),
+) -> Sources:
+    """The module of a kernel that computes the next rows of a transposed convolution to few channels.
+
+    x, rows, rings, cursors, most: as in `emit_blocked_strip`; y: float32[outputs, y_ring, w * taps]. All
+    else as in `emit_few`, for an image alone. Units are shares of the rows of x, whose products calls compute
+    again that begin or end within a kernel.
+    """
+    sizes = {"pixels": pixels, "rows": rows, "taps": taps}
+    source, finish = _FEW_STRIP, _FEW_STRIP_FINISH
+    return _module(source, finish, lanes, vectors, flags, recipe, operands, **sizes, **STRIPS)
+
+
 def _module(
     source: str, finish: str, lanes: int, vectors: int, flags: int, recipe: Recipe, operands: Operands,
-    **sizes: int,
+    **sizes: int | str,
 ) -> tuple[str, ...]:  # fmt: skip
     offsets = "".join(f", at(x{i}, {offset})" for i, (_, offset, _) in enumerate(operands))
     kernel = source.format(

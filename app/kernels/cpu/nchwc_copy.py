@@ -11,6 +11,7 @@ from numba import types
 
 from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.copies import transposed
+from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
 
 _SOURCE = """\
 from app.kernels.cpu.codegen.inner import njit
@@ -22,33 +23,57 @@ whole = tile(LANES, False)
 partial = tile(LANES, True)
 
 
+@njit
+def copied(x, y, stride, pixels, start, stop, count):
+    # Pixels start..stop of `pixels` side by side, of `count` channels; `stride` lies from channel to channel.
+    if pixels < LANES:
+        for i in range(start, stop):
+{few}
+        return
+    for j in range(start, stop, LANES):
+        i = min(j, pixels - LANES)  # the last tile overlaps the one before
+        if count == LANES:
+            whole({addresses}, stride, count)
+        else:
+            partial({addresses}, stride, count)
+
+
+"""
+
+_KERNEL = """\
 def kernel(x, y, blocks, channels, pixels, part, begin, end):
     parts = (pixels + part - 1) // part
     for unit in range(begin, end):
         plane, start = unit // parts, unit % parts * part
-        first = plane % blocks * LANES
-        count = min(channels - first, LANES)
-        rows = (plane // blocks * channels + first) * pixels
-        vectors = plane * pixels * LANES
-        if pixels < LANES:
-            for i in range(pixels):
-{few}
-            continue
-        for j in range(start, min(start + part, pixels), LANES):
-            i = min(j, pixels - LANES)  # the last tile overlaps the one before
-            if count == LANES:
-                whole({addresses}, pixels, count)
-            else:
-                partial({addresses}, pixels, count)
+        channel = plane % blocks * LANES
+        lines, vectors = (plane // blocks * channels + channel) * pixels, plane * pixels * LANES
+        copied(at(x, {x_place}), at(y, {y_place}), pixels, pixels, start, min(start + part, pixels),
+               min(channels - channel, LANES))
+"""
+
+_STRIP = """\
+def kernel(x, y, blocks, channels, rows, w, rings, cursors, most, begin, end, thread):
+    {unpack_rings}
+{span}
+    while first < last:
+{piece}
+        x_slot = (first - x_origin) % x_ring
+        count = min(count, x_ring - x_slot)
+{planes}            channel = plane * LANES
+            lines = (channel * {plain}_ring + {plain}_slot) * w
+            vectors = (plane * {blocked}_ring + {blocked}_slot) * w * LANES
+            copied(at(x, {x_place}), at(y, {y_place}), {plain}_ring * w, count * w, upper * w, lower * w,
+                   min(channels - channel, LANES))
+        first += count
 """
 
 _FEW_BLOCK = """\
-                for c in range(LANES):
-                    y[vectors + i * LANES + c] = x[rows + c * pixels + i] if c < count else 0"""
+            for c in range(LANES):
+                y[i * LANES + c] = x[c * stride + i] if c < count else 0"""
 
 _FEW_UNBLOCK = """\
-                for c in range(count):
-                    y[rows + c * pixels + i] = x[vectors + i * LANES + c]"""
+            for c in range(count):
+                y[c * stride + i] = x[i * LANES + c]"""
 
 
 def _signature() -> Any:
@@ -103,14 +128,43 @@ def emit_block(lanes: int) -> str:
     the channels become 0. Units are parts of `part` pixels, a multiple of `lanes` (fastest), blocks,
     images.
     """
-    addresses = "at(x, rows + i), at(y, vectors + i * LANES)"
-    return _SOURCE.format(tile="block_tile", lanes=lanes, few=_FEW_BLOCK, addresses=addresses)
+    return _module(lanes, _KERNEL, x_place="lines", y_place="vectors")
 
 
 def emit_unblock(lanes: int) -> str:
     """The module of a copy from blocks: `emit_block` with x and y exchanged; padded lanes are not read."""
-    addresses = "at(x, vectors + i * LANES), at(y, rows + i)"
-    return _SOURCE.format(tile="unblock_tile", lanes=lanes, few=_FEW_UNBLOCK, addresses=addresses)
+    return _module(lanes, _KERNEL, x_place="vectors", y_place="lines")
+
+
+def emit_block_strip(lanes: int) -> str:
+    """The module of a copy of the next rows to blocks, see `strips`.
+
+    x: float32[channels, x_ring, w]; y: float32[blocks, y_ring, w, lanes]; rows: of the image; rings:
+    RingSizes; cursors: int64[operators], the next rows; most: rows of the call. Units are shares of the rows
+    of all blocks.
+    """
+    return _strip(lanes, x_place="lines", y_place="vectors", plain="x", blocked="y")
+
+
+def emit_unblock_strip(lanes: int) -> str:
+    """The module of a copy of the next rows from blocks: `emit_block_strip` with x and y exchanged."""
+    return _strip(lanes, x_place="vectors", y_place="lines", plain="y", blocked="x")
+
+
+def _strip(lanes: int, **names: str) -> str:
+    unpack = RingSizes.unpack("rings")
+    return _module(lanes, _STRIP, unpack_rings=unpack, span=SPAN, piece=PIECE, planes=PLANES, **names)
+
+
+def _module(lanes: int, kernel: str, **names: str) -> str:
+    blocks = names["y_place"] == "vectors"
+    source = _SOURCE.format(
+        lanes=lanes,
+        tile="block_tile" if blocks else "unblock_tile",
+        few=_FEW_BLOCK if blocks else _FEW_UNBLOCK,
+        addresses="at(x, i), at(y, i * LANES)" if blocks else "at(x, i * LANES), at(y, i)",
+    )
+    return source + kernel.format(**names)
 
 
 def zero_lanes(x, y, x_address, y_address, blocks, pixels, lanes, count, begin, end):

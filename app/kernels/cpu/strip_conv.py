@@ -17,9 +17,10 @@ from app.kernels.cpu.codegen.linking import shared
 T, N = types.CPointer(types.float32), types.int64
 
 
-@shared(types.void(T, N, N, N, N, N, N, N, N, N, N, N, T))
-def fill(x, x_block, x_lanes, blocks, ring, first, count, lines, h, w, left, line, out):
-    # Rows first..first+count of an image in a ring, with their padding; blocks of `out` have `lines` rows.
+@shared(types.void(T, N, N, N, N, N, N, N, N, N, N, N, N, T))
+def fill(x, x_block, x_lanes, blocks, ring, origin, first, count, lines, h, w, left, line, out):
+    # Rows first..first+count of an image in a ring, whose slot 0 has row `origin` or one as many rings later,
+    # with their padding; blocks of `out` have `lines` rows.
     row, width, before = line * x_lanes, w * x_lanes, left * x_lanes
     inside = min(width, row - before)
     for block in range(blocks):
@@ -29,7 +30,7 @@ def fill(x, x_block, x_lanes, blocks, ring, first, count, lines, h, w, left, lin
                 for i in range(row):
                     target[i] = 0
                 continue
-            source = at(x, block * x_block + y % ring * width)
+            source = at(x, block * x_block + (y - origin) % ring * width)
             for i in range(before):
                 target[i] = 0
             for i in range(inside):
@@ -76,9 +77,9 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
             if copied:
                 step = lines * line * x_lanes
                 above = row * stride
-                fill(at(x, group * x_image), x_block, x_lanes, x_blocks, x_ring, first * stride - top + above,
-                     (next_pixel - 1) // columns * stride - above + reach, lines, h, w, left, line,
-                     at(strip, above * line * x_lanes))
+                fill(at(x, group * x_image), x_block, x_lanes, x_blocks, x_ring, x_origin,
+                     first * stride - top + above, (next_pixel - 1) // columns * stride - above + reach,
+                     lines, h, w, left, line, at(strip, above * line * x_lanes))
                 source = strip
             chunks = max((blocks + chunk - 1) // chunk, 1)
             for c in range(chunks):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from app.engine.backends.cpu import nchwc
-from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
+from app.engine.backends.cpu import nchwc, strips
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, of_values
 from app.engine.backends.cpu.strided import calls, whole_copy
 from app.engine.core import graph
 from app.engine.core.calls import Call, View
@@ -25,7 +25,9 @@ from app.engine.core.registry import (
     PlanningContext,
     Rejection,
 )
+from app.engine.core.streams.strips import CallOf, RowMaps, Strip, StripRow
 from app.engine.cost.roofline import roofline
+from app.engine.memory.rows.geometry import ROW
 from app.engine.operators.movement import no_calls, permutation
 from app.engine.operators.operands import group_rejection
 from app.engine.operators.strides import StridedCopy, strides_of
@@ -71,6 +73,22 @@ def _lower(kernel: str) -> Lower:
         pixels, part = height * width, PART // 4 // lanes * lanes
         operands: Operands = (*of_values(x, y), blocks, channels, pixels, part)
         return (kernel_call(kernel, operands, batch * blocks * -(-pixels // part), (lanes,)),)
+
+    return lower
+
+
+def _strip_reads(group: Group, _context: PlanningContext) -> RowMaps:
+    return ((_ends(group)[0], ROW),)
+
+
+def _strip_lower(kernel: str) -> Callable[[Group, PlanningContext, Strip], CallOf]:
+    def lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+        _, channels, height, width = graph.static_shape(_ends(group)[0])
+        x, y, beside = strips.places_of(group, strip, height)
+        sizes: Operands = (nchwc.blocks_of(channels, context), channels, height, width)
+        before: Operands = (*of_type("float32*", x.argument, y.argument), *sizes)
+        rings = strips.rings_of(strip, x, y, beside)
+        return strips.calls_of(kernel, before, strip, rings, (), (context.target.vector_lanes,))
 
     return lower
 
@@ -193,6 +211,15 @@ def _zero_cost(group: Group, context: PlanningContext) -> float:
     batch, _, height, width = graph.static_shape(_ends(group)[0])
     nbytes = 8.0 * batch * height * width * context.target.vector_lanes
     return roofline(context.target, flops=0.0, nbytes=nbytes, threads=context.threads)
+
+
+STRIP_ROWS = tuple(
+    StripRow(
+        f"layout.{name}", strips.batch_rejection, _strip_reads, strips.no_scratch,
+        _strip_lower(f"app.kernels.cpu.nchwc_copy:emit_{name}_strip"), shared=True,
+    )
+    for name in ("block", "unblock")
+)  # fmt: skip
 
 
 IMPLEMENTATIONS = (

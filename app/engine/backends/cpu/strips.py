@@ -28,9 +28,10 @@ from app.kernels.cpu.strips import RingSizes
 from app.kernels.cpu.winograd import WinogradSizes
 
 ELEMENT = 4  # byte of a float32
+CONVOLUTIONS = "Conv", "ConvTranspose"  # may read an image at the place of their output
 
 
-def _beside(group: Group) -> tuple[ir.Value, ...]:
+def images_beside(group: Group) -> tuple[ir.Value, ...]:
     """Images that are read at the place of the output: the residual, and operands of the recipe."""
     epilogue = epilogues.read(group, 1)
     assert not isinstance(epilogue, str)
@@ -38,12 +39,11 @@ def _beside(group: Group) -> tuple[ir.Value, ...]:
     return tuple(dict.fromkeys(v for v in images if v is not None))
 
 
-def _rejection(group: Group, _context: PlanningContext) -> str | None:
+def conv_rejection(group: Group, context: PlanningContext) -> str | None:
     """Reason why a convolution is not computed in strips."""
-    batch = graph.static_shape(group.anchor.outputs[0])[0]
-    if batch != 1:
-        return f"a batch of {batch} images; strips are of one"
-    images = _beside(group)
+    if (reason := batch_rejection(group, context)) is not None:
+        return reason
+    images = images_beside(group)
     if len(images) > 1:
         return f"{len(images)} images are read beside the sums; a strip reads one"
     if group.anchor.inputs[0] in images:
@@ -56,7 +56,7 @@ def _conv_reads(group: Group, _context: PlanningContext) -> RowMaps:
     axes = conv_geometry.of_conv(group)
     down, x = axes.offsets[1], graph.operand(group.anchor, 0)
     own = RowMap(axes.stride[1], 1, down[0], down[-1])
-    return ((x, own), *((v, ROW) for v in _beside(group) if not graph.is_constant(v)))
+    return ((x, own), *((v, ROW) for v in images_beside(group) if not graph.is_constant(v)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ class _Lines:
         parts = nchwc_conv.cut(form.geometry(group, context), context, follows)
         lanes = 1 if form.plain_input else context.target.vector_lanes
         shape = nchwc_geometry.geometry(group, lanes, flat=False)
-        if len(shape.down) > 1:  # rows of a ring that a window reads do not lie side by side
+        # Rows of a ring that a window reads do not lie side by side, nor planes of it as far apart as those
+        # of the image.
+        if len(shape.down) > 1 or shape.x_lanes == 1:
             shape = replace(shape, copied=True)
         blocks = nchwc.blocks_of(shape.window.outputs, context)
         return cls(shape, replace(parts, rows=min(rows, shape.rows), part=blocks, step=1))
@@ -88,10 +90,12 @@ def _conv_scratch(form: Form, group: Group, context: PlanningContext, rows: int)
     return sizes.work_step * ELEMENT * context.threads
 
 
-def _places(group: Group, strip: Strip, rows: int) -> tuple[RowsPlace, RowsPlace, RowsPlace]:
+def places_of(group: Group, strip: Strip, rows: int) -> tuple[RowsPlace, RowsPlace, RowsPlace]:
     """Places of the input, the output, and what is read beside it: of nothing, or of a constant, all rows."""
     x, (y,) = graph.operand(group.anchor, 0), group.outputs
-    images = [v for v in (_beside(group) if group.op == "Conv" else ()) if not graph.is_constant(v)]
+    images = [
+        v for v in (images_beside(group) if group.op in CONVOLUTIONS else ()) if not graph.is_constant(v)
+    ]
     at_output = strip.places[images[0]] if images else RowsPlace(y, 0, rows, False, 0, 0)
     return strip.places[x], strip.places[y], at_output
 
@@ -123,7 +127,7 @@ def in_places(operands: Sequence[Operand], strip: Strip) -> tuple[Operand, ...]:
     return tuple(found)
 
 
-def _calls(
+def calls_of(
     kernel: str, before: Operands, strip: Strip, rings: RingSizes, after: Operands, static: tuple[object, ...]
 ) -> CallOf:
     """The call for a number of rows: operands, rings, cursors, the number, further operands."""
@@ -139,7 +143,7 @@ def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip
     lanes = context.target.vector_lanes
     lines, ends = _Lines.of(form, group, context, strip.rows), nchwc.ends(group, context)
     shape, parts = lines.shape, lines.parts
-    x, y, beside = _places(group, strip, shape.rows)
+    x, y, beside = places_of(group, strip, shape.rows)
     pixels, taps = shape.places(parts.rows)
     sizes = nchwc_conv.sizes_of(form, group, shape, parts, ends, lanes, taps.size)
     x_block = sizes.x_block // shape.h * x.rows
@@ -153,7 +157,7 @@ def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip
         size_operand(sizes),
     )
     widths = nchwc_conv.widths_of(sizes.out_blocks, parts)
-    return _calls(
+    return calls_of(
         "app.kernels.cpu.strip_conv:emit",
         before,
         strip,
@@ -171,7 +175,7 @@ def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> Ca
     lanes, axes = context.target.vector_lanes, conv_geometry.of_conv(group)
     ends, blocks = nchwc.ends(group, context), nchwc.blocks_of(axes.groups, context)
     sizes = nchwc_depthwise.sizes_of(axes, blocks, ends.buffer, context)
-    x, y, beside = _places(group, strip, sizes.rows)
+    x, y, beside = places_of(group, strip, sizes.rows)
     before: Operands = (
         ("float32*", x.argument),
         ("float32*", nchwc_depthwise.packed_weights(group, lanes)),
@@ -179,7 +183,7 @@ def _depthwise_lower(group: Group, context: PlanningContext, strip: Strip) -> Ca
         *in_places(ends.with_bias(blocks * lanes).addends, strip),
         size_operand(sizes),
     )
-    return _calls(
+    return calls_of(
         "app.kernels.cpu.nchwc_depthwise:emit_strip",
         before,
         strip,
@@ -211,7 +215,7 @@ def _winograd_scratch(form: winograd.Form, group: Group, context: PlanningContex
 def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext, strip: Strip) -> CallOf:
     lanes, ends = context.target.vector_lanes, nchwc.ends(group, context)
     sizes = _winograd_cut(form, group, context, strip.rows)
-    x, y, beside = _places(group, strip, sizes.rows)
+    x, y, beside = places_of(group, strip, sizes.rows)
     before: Operands = (
         ("float32*", x.argument),
         ("float32*", winograd.packed_weights(form, group, context)),
@@ -220,7 +224,7 @@ def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext,
         size_operand(sizes),
     )
     buffer = _winograd_buffer(form, ends, lanes)
-    return _calls(
+    return calls_of(
         "app.kernels.cpu.strip_winograd:emit",
         before,
         strip,
@@ -230,8 +234,8 @@ def _winograd_lower(form: winograd.Form, group: Group, context: PlanningContext,
     )
 
 
-def _pool_rejection(group: Group, _context: PlanningContext) -> str | None:
-    """Reason why a pooling is not computed in strips."""
+def batch_rejection(group: Group, _context: PlanningContext) -> str | None:
+    """Reason why a group without other images than its input is not computed in strips."""
     batch = graph.static_shape(group.anchor.outputs[0])[0]
     return f"a batch of {batch} images; strips are of one" if batch != 1 else None
 
@@ -242,13 +246,14 @@ def _pool_reads(group: Group, _context: PlanningContext) -> RowMaps:
     return ((graph.operand(group.anchor, 0), own),)
 
 
-def _no_scratch(_group: Group, _context: PlanningContext, _rows: int) -> int:
+def no_scratch(_group: Group, _context: PlanningContext, _rows: int) -> int:
+    """Zero bytes for a call of any number of rows."""
     return 0
 
 
 def _pool_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
     lanes, g, found = context.target.vector_lanes, windows(group.anchor), window_sizes(group, context)
-    x, y, beside = _places(group, strip, g.out[1])
+    x, y, beside = places_of(group, strip, g.out[1])
     channels = graph.static_shape(graph.operand(group.anchor, 0))[1]
     blocks = nchwc.blocks_of(channels, context)
     before: Operands = (
@@ -257,14 +262,14 @@ def _pool_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
         *(blocks, g.size[2], g.out[1], g.out[2], *found.whole, g.dilations[1], g.dilations[2] * lanes),
     )
     kernel = "app.kernels.cpu.nchwc_pool:emit_strip"
-    return _calls(kernel, before, strip, rings_of(strip, x, y, beside), (), found.static)
+    return calls_of(kernel, before, strip, rings_of(strip, x, y, beside), (), found.static)
 
 
 STRIP_ROWS = (
     *(
         StripRow(
             name,
-            _rejection,
+            conv_rejection,
             _conv_reads,
             partial(_conv_scratch, nchwc_conv.FORMS[name]),
             partial(_conv_lower, nchwc_conv.FORMS[name]),
@@ -275,7 +280,7 @@ STRIP_ROWS = (
     *(
         StripRow(
             form.name,
-            _rejection,
+            conv_rejection,
             _conv_reads,
             partial(_winograd_scratch, form),
             partial(_winograd_lower, form),
@@ -287,10 +292,15 @@ STRIP_ROWS = (
         if not form.paired
     ),
     StripRow(
-        "conv.depthwise_blocked", _rejection, _conv_reads, _depthwise_scratch, _depthwise_lower, shared=True
+        "conv.depthwise_blocked",
+        conv_rejection,
+        _conv_reads,
+        _depthwise_scratch,
+        _depthwise_lower,
+        shared=True,
     ),
     *(
-        StripRow(f"{name}.blocked", _pool_rejection, _pool_reads, _no_scratch, _pool_lower, shared=True)
+        StripRow(f"{name}.blocked", batch_rejection, _pool_reads, no_scratch, _pool_lower, shared=True)
         for name in ("max_pool", "average_pool")
     ),
 )

@@ -72,7 +72,8 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
             beside = _place(_beside(call), whole, base)
             reads += _rows(segment, other.value, range(first, first + rows), beside, table[BESIDE:], first)
         y = operator.outputs[0]
-        out = _place(call.arguments[1 if "pool" in call.kernel else 2], whole, base)
+        weights = not any(kind in call.kernel for kind in ("pool", "copy"))  # between input and output
+        out = _place(call.arguments[1 + weights], whole, base)
         writes = _rows(segment, y, range(first, first + rows), out, table[Y : Y + 3], first)
         scratch = (base + int(table[WORK]) * 4, operator.scratch) if operator.scratch else None
         yield EmittedCall(number, first, rows, tuple(reads), tuple(writes), scratch)

@@ -74,6 +74,14 @@ class Network:
         )
         return self._add(f"Conv<{attributes}>({self.last}, {weights}, {bias})", (channels, h, w))
 
+    def transposed(self, channels: int, rows: int, columns: int) -> str:
+        """A transposed convolution whose taps do not overlap."""
+        own, h, w = self.shape
+        weights = self._constant(own, channels, rows, columns)
+        bias = self._constant(channels)
+        text = f"ConvTranspose<strides = [{rows}, {columns}]>({self.last}, {weights}, {bias})"
+        return self._add(text, (channels, h * rows, w * columns))
+
     def pool(self, op: str = "MaxPool", kernel: int = 3, stride: int = 2, before: int = 1) -> str:
         """A pooling of windows."""
         h, w = self._out(kernel, stride, 1, before, 1)
@@ -134,6 +142,22 @@ def random_network(seed: int) -> Network:
             net.apply(random.choice(("Relu({0})", "HardSwish({0})")))
         else:
             _bottleneck(net, random)
+    return net
+
+
+def random_decoder(seed: int) -> Network:
+    """Transposed convolutions to many channels and to few, between others, with sums of two branches."""
+    random = Random(seed)
+    net = Network((16, random.randint(5, 9), random.randint(5, 18)), seed)
+    net.conv(24, 3)
+    net.apply(random.choice(("Relu({0})", "HardSwish({0})")))
+    for _ in range(random.randint(1, 2)):
+        net.transposed(random.choice((8, 20, 24)), random.choice((1, 2, 2, 3)), random.choice((1, 2, 2, 3)))
+        net.apply(random.choice(("Relu({0})", "HardSwish({0})", "Clip({0})")))
+        if random.random() < 0.7:
+            net.conv(random.choice((16, 24)), random.choice((1, 3)))
+    net.transposed(random.choice((1, 1, 2)), 2, 2)
+    net.apply("Sigmoid({})")
     return net
 
 

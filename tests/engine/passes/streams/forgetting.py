@@ -36,12 +36,17 @@ class Forgetting:
         self.done = [0] * len(self.segment.operators)
 
     def advance(self, operator: int, rows: int) -> None:
-        """Count the rows of a call, and overwrite those that are not read any more."""
+        """Count the rows of a call, and overwrite those that are not read any more.
+
+        Only a call that reads or writes a ring is the last for any of its rows; others may lie in its place.
+        """
         extent = self.segment.rows(self.segment.operators[operator])
         self.at[operator] += rows
         self.done[operator] = min(max(self.at[operator], 0), extent)
+        found = self.segment.operators[operator]
+        touched = {*found.outputs, *(read.value for read in found.reads)}
         for ring, offset in zip(self.group.memory.schedule.rings, self.group.memory.rings, strict=True):
-            if not ring.transient:
+            if not ring.transient and touched & {*ring.values}:
                 self._forget(
                     ring.values, ring.rows, ring.row_bytes // ring.planes // 4, ring.planes, offset // 4
                 )

@@ -18,7 +18,8 @@ from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Streamed
 from app.engine.types.target import Target, host
 from app.kernels.cpu.runtime.compiler import Compiler
-from tests.engine.passes.streams.chains import Network, Plans, random_network
+from tests.engine.passes.streams.addresses import replayed
+from tests.engine.passes.streams.chains import Network, Plans, random_decoder, random_network, stream_of
 from tests.engine.passes.streams.forgetting import run_forgetting
 from tests.harness import Array, assert_close
 
@@ -64,6 +65,32 @@ def check(
 @pytest.mark.parametrize("seed", range(8))
 def test_random_networks_in_strips(seed: int, lanes: int, tmp_path: Path, compiler: Compiler) -> None:
     check(random_network(seed), Random(seed).choice((1, 2, 3, 4)), tmp_path, lanes, compiler)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("seed", range(6))
+def test_transposed_convolutions_in_strips(
+    seed: int, lanes: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    rows = Random(seed).choice((1, 2, 3, 4))
+    program = check(random_decoder(seed), rows, tmp_path, lanes, compiler, threads=threads)
+    replayed(stream_of(program))
+    chosen = {part.choice.implementation.name for part in stream_of(program).group.parts}
+    assert any(name.startswith("conv_transpose") for name in chosen)
+
+
+def test_a_sum_with_a_transposed_convolution_in_strips(tmp_path: Path, compiler: Compiler) -> None:
+    net = Network((16, 7, 9), seed=5)
+    net.conv(32, 3)
+    net.transposed(32, 2, 2)
+    plain = net.last
+    net.conv(64, 3, 2)
+    net.transposed(32, 2, 2)
+    net.apply(f"Add({plain}, {{}})")
+    net.apply("HardSwish({})")
+    program = check(net, 2, tmp_path, 16, compiler)
+    replayed(stream_of(program))
 
 
 @pytest.mark.parametrize("threads", [2, 3])

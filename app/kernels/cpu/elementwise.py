@@ -9,6 +9,7 @@ arguments; how often a source is compiled depends on operators, types and broadc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.kernels.cpu.strips import STRIPS
 from app.kernels.expressions import Recipe, kept, line, loaded, prelude, result_dtypes
 
 Pattern = tuple[bool, ...]  # per collapsed axis: whether an operand varies along it
@@ -148,6 +149,64 @@ def emit_lanes(
         [*chain.outer.get(0, ()), *body.splitlines()],
         "begin, end, thread",
     )
+
+
+_STRIP = """\
+    {unpack_rings}
+    x, y, wide = x{image}, y0, at(buffer, work_at)
+{span}
+    while first < last:
+{piece}
+        x_slot = (first - x_origin) % x_ring
+        count = min(count, x_ring - x_slot)
+{planes}{expand}
+            x_place, y_place = (plane * x_ring + x_slot) * line, (plane * y_ring + y_slot) * line
+            r_place = r_at + (plane * r_ring + r_slot) * line
+            for start in range(upper * line, lower * line, {part}):
+                map_elements(element, 0, min({part}, lower * line - start), ({reads}),
+                             (at(y, y_place + start),), ({held}))
+        first += count
+"""
+
+
+def emit_strip(
+    lanes: int,
+    recipe: Recipe,
+    dtypes: tuple[str, ...],
+    places: tuple[str, ...],
+    results: tuple[tuple[int, str], ...],
+) -> str:
+    """Source of a kernel that computes the next rows of a chain on blocked images, see `strips`.
+
+    `kernel(image, result, inputs by lane and scalars..., blocks, rows, line, rings, cursors, most, buffer,
+    second image, begin, end, thread)`: images are float32[blocks, ring, line], where `line` is columns times
+    lanes; rows: of the image; rings: RingSizes, the second image being what is read at the place of the
+    output; cursors: int64[operators], the next rows; most: rows of the call. One or two inputs are images.
+    All else as in `emit_lanes`, for an image alone. Units are shares of the rows of all blocks.
+    """
+    chain = _chain(recipe, dtypes, [(place != "scalar",) for place in places], results)
+    first, *second = (i for i, place in enumerate(places) if place == "same")
+    by_lane = [i for i, place in enumerate(places) if place in _BLOCK]
+    buffers = {i: f"at(wide, (thread * {len(by_lane)} + {k}) * {PART})" for k, i in enumerate(by_lane)}
+    images = {first: "at(x, x_place + start)", **{i: f"at(x{i}, r_place + start)" for i in second}}
+    expand = [
+        f"            for j in range(0, min({PART}, (lower - upper) * line), {lanes}):\n"
+        f"                store({buffer}, j, load(x{i}, plane * {lanes}, {lanes}))"
+        for i, buffer in buffers.items()
+    ]
+    text = _STRIP.format(
+        **STRIPS,
+        image=first,
+        part=PART,
+        expand="\n".join(expand),
+        reads="".join(f"{(buffers | images)[i]}, " for i in chain.streamed),
+        held="".join(f"{h}, " for h in chain.held),
+    )
+    others = [f"x{i}" for i, place in enumerate(places) if place != "same"]
+    sizes = ["blocks", "rows", "line", "rings", "cursors", "most", "buffer"]
+    arguments = [f"x{first}", "y0", *others, *sizes, *(f"x{i}" for i in second)]
+    kernel = [*chain.outer.get(0, ()), *(row[4:] for row in text.splitlines())]
+    return _module(chain, arguments, kernel, "begin, end, thread")
 
 
 # Which block of an operand by lane is read.

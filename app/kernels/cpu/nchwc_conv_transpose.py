@@ -13,7 +13,7 @@ from app.kernels.cpu.codegen.instructions import I64, Vectors, number, typed
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import lanes_run_library
-from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
+from app.kernels.cpu.strips import STRIPS
 from app.kernels.expressions import Recipe
 
 ACCUMULATORS = 12  # of a tile, beside which the weights of a channel fit 16 registers; twice as many 32
@@ -241,7 +241,6 @@ def pixel_tile(lanes: int, pixels: int, vectors: int, flags: int) -> Any:
     return typed(signature, generate)
 
 
-STRIPS = {"unpack_rings": RingSizes.unpack("rings"), "span": SPAN, "piece": PIECE, "planes": PLANES}
 Operands = tuple[tuple[str, str, str], ...]  # (how it advances, offset where it begins, element type)
 
 

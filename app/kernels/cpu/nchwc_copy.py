@@ -11,7 +11,7 @@ from numba import types
 
 from app.kernels.cpu.codegen.instructions import Vectors, number, typed
 from app.kernels.cpu.copies import transposed
-from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
+from app.kernels.cpu.strips import STRIPS
 
 _SOURCE = """\
 from app.kernels.cpu.codegen.inner import njit
@@ -152,8 +152,7 @@ def emit_unblock_strip(lanes: int) -> str:
 
 
 def _strip(lanes: int, **names: str) -> str:
-    unpack = RingSizes.unpack("rings")
-    return _module(lanes, _STRIP, unpack_rings=unpack, span=SPAN, piece=PIECE, planes=PLANES, **names)
+    return _module(lanes, _STRIP, **STRIPS, **names)
 
 
 def _module(lanes: int, kernel: str, **names: str) -> str:

@@ -16,7 +16,7 @@ from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.codegen.sizes import SizeTable
 from app.kernels.cpu.codegen.tiles import CLAMP, HIGH, LOW, RESIDUAL
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
-from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
+from app.kernels.cpu.strips import STRIPS
 from app.kernels.expressions import Recipe
 
 
@@ -310,10 +310,7 @@ def emit_strip(
         flags=flags & (RESIDUAL | CLAMP),
         reach=reach(pixels, taps, stride, dilation),
         unpack=NchwcDepthwiseSizes.unpack(),
-        unpack_rings=RingSizes.unpack("rings"),
-        span=SPAN,
-        piece=PIECE,
-        planes=PLANES,
+        **STRIPS,
         operands="".join(f", x{i}" for i in range(len(places))),
         finish=_STRIP_RUN.format(places=offsets) if recipe else "",
     )

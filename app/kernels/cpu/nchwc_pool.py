@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.instructions import I32
 from app.kernels.cpu.pool import WINDOWS
-from app.kernels.cpu.strips import PIECE, PLANES, SPAN, RingSizes
+from app.kernels.cpu.strips import STRIPS
 
 SUMS = 8  # that a whole image is added up in side by side, to hide the latency of an addition
 RUN = 1024  # pixels added up before their sum joins the total, so that errors do not grow with the size
@@ -243,10 +243,7 @@ def emit_strip(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int
         pixels=PIXELS,
         step=row.step.format(a="a", b="b"),
         finish=row.finish.format(t="a", n="n"),
-        unpack_rings=RingSizes.unpack("rings"),
-        span=SPAN,
-        piece=PIECE,
-        planes=PLANES,
+        **STRIPS,
         offsets="\n".join(" " * 16 + line for line in offsets),
         tile="\n".join(" " * 20 + line for line in _tile(op, lanes, kh, kw, stride, dilation, "o{i}")),
     )

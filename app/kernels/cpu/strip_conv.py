@@ -6,7 +6,7 @@ Every output element is the same sum in the same order as in `nchwc_conv`: resul
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
 from app.kernels.cpu.nchwc_conv import NchwcConvSizes, product_library
-from app.kernels.cpu.strips import PIECE, SPAN, RingSizes
+from app.kernels.cpu.strips import STRIPS
 from app.kernels.expressions import Recipe
 
 _FILL = """\
@@ -172,9 +172,7 @@ def emit(
         products="".join(calls),
         operands="".join(f", x{i}" for i in range(len(places))),
         unpack=NchwcConvSizes.unpack(),
-        unpack_rings=RingSizes.unpack("rings"),
-        span=SPAN,
-        piece=PIECE,
+        **STRIPS,
         finish=_RUN.format(places="".join(f", at(x{i}, {PLACES[p]})" for i, p in enumerate(places)))
         if recipe
         else "",

@@ -6,7 +6,7 @@ a tile do not lie side by side, at the end of a ring, they are copied.
 
 from app.kernels.cpu.codegen.linking import Sources
 from app.kernels.cpu.epilogue import ADVANCE, lanes_run_library
-from app.kernels.cpu.strips import SPAN, RingSizes
+from app.kernels.cpu.strips import STRIPS
 from app.kernels.cpu.winograd import WinogradSizes, library_text
 from app.kernels.expressions import Recipe
 
@@ -131,8 +131,7 @@ def emit(
     kernel = _KERNEL.format(
         imports="from LIBRARY1 import run\n" if recipe else "",
         unpack=WinogradSizes.unpack(),
-        unpack_rings=RingSizes.unpack("rings"),
-        span=SPAN,
+        **STRIPS,
         operands="".join(f", x{i}" for i in range(len(places))),
         buffer=buffer,
         finish=_RUN.format(places="".join(f", at(x{i}, {PLACES[p]})" for i, p in enumerate(places)))

@@ -85,6 +85,9 @@ PIECE = """\
         count = min(last - first, min(y_ring - y_slot, r_ring - r_slot))
 """
 
+# These for a template with a table of rings.
+STRIPS = {"unpack_rings": RingSizes.unpack("rings"), "span": SPAN, "piece": PIECE, "planes": PLANES}
+
 
 def begin_strips(cursors, starts, count, begin, end):
     """Set the cursors of all operators of a segment to their first rows; types int64*, int64*, int64."""

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from app.engine.backends.cpu import nchwc
-from app.engine.backends.cpu.calls import Operands, kernel_call, typed_call
+from app.engine.backends.cpu import nchwc, strips
+from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, typed_call
 from app.engine.backends.cpu.rows import group_roofline, total_bytes
 from app.engine.core import graph
 from app.engine.core.calls import Argument, Call, Constant, KernelCall, Workspace
 from app.engine.core.group import ELEMENTWISE, Group, of_group
 from app.engine.core.registry import LANEWISE, Implementation, PlanningContext
+from app.engine.core.streams.strips import CallOf, RowsPlace, Strip, StripRow
+from app.engine.memory.rows.geometry import ROW
 from app.engine.operators.elementwise import Formula, Operand, formula_of, recipe_of
 from app.engine.types.layout import Layout, to_physical
 from app.kernels.cpu.elementwise import PART, Pattern, collapsed
@@ -196,6 +198,48 @@ def _image_lower(group: Group, context: PlanningContext, layout: Layout) -> tupl
     return (applied(formula, memory, shape, [p.shape for p in physicals]),)
 
 
+def _strip_rejection(group: Group, context: PlanningContext) -> str | None:
+    """Reason why a chain on blocked images is not computed in strips."""
+    if (reason := strips.batch_rejection(group, context)) is not None:
+        return reason
+    if len(group.outputs) > 1:
+        return f"{len(group.outputs)} results; a strip writes one"
+    physicals = _read_physicals(group, nchwc.layout_of(context))
+    images = [p for p in physicals if p.place == "same"]
+    if any(p.place == "other" for p in physicals) or any(not p.follows for p in images):
+        return "an operand varies along rows or columns and is no image"
+    return f"{len(images)} images; a strip reads one or two" if len(images) not in (1, 2) else None
+
+
+def _strip_images(group: Group, context: PlanningContext) -> list[ir.Value]:
+    physicals = _read_physicals(group, nchwc.layout_of(context))
+    return [p.argument for p in physicals if p.place == "same" and isinstance(p.argument, ir.Value)]
+
+
+def _strip_scratch(group: Group, context: PlanningContext, _rows: int) -> int:
+    by_lane = sum(p.place in ("channel", "plane") for p in _read_physicals(group, nchwc.layout_of(context)))
+    return by_lane * PART * 4 * context.threads
+
+
+def _strip_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+    formula, physicals = formula_in(group), _read_physicals(group, nchwc.layout_of(context))
+    (output,), images = group.outputs, _strip_images(group, context)
+    _, channels, rows, columns = graph.static_shape(output)
+    lanes, nothing = context.target.vector_lanes, RowsPlace(output, 0, rows, False, 0, 0)
+    x, *second = (strip.places[v] for v in images)
+    rings = strips.rings_of(strip, x, strip.places[output], *(second or [nothing]))
+    pointers = zip(_pointers(formula), physicals)  # the last pointer is that of the result
+    before: Operands = (
+        *of_type("float32*", x.argument, strip.places[output].argument),
+        *((pointer, p.argument) for pointer, p in pointers if p.place != "same"),
+        *(nchwc.blocks_of(channels, context), rows, columns * lanes),
+    )
+    after = of_type("float32*", strip.memory, *(place.argument for place in second))
+    places = tuple(p.place for p in physicals)
+    static = (lanes, formula.recipe, formula.dtypes, places, formula.results)
+    return strips.calls_of("app.kernels.cpu.elementwise:emit_strip", before, strip, rings, after, static)
+
+
 def _image_layouts(group: Group, layout: Layout) -> Mapping[ir.Value, Layout]:
     images = [p.argument for p in _read_physicals(group, layout) if p.follows]
     return {v: layout for v in (*images, *group.outputs) if isinstance(v, ir.Value)}
@@ -237,6 +281,17 @@ def _of_images(name: str, layout_of: nchwc.LayoutOf, rank: int) -> Implementatio
         rank=rank,
     )
 
+
+STRIP_ROWS = (
+    StripRow(
+        "elementwise.blocked",
+        _strip_rejection,
+        lambda group, context: tuple((v, ROW) for v in _strip_images(group, context)),
+        _strip_scratch,
+        _strip_lower,
+        shared=True,
+    ),
+)
 
 IMPLEMENTATIONS = (
     Implementation(

@@ -72,7 +72,9 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
             beside = _place(_beside(call), whole, base)
             reads += _rows(segment, other.value, range(first, first + rows), beside, table[BESIDE:], first)
         y = operator.outputs[0]
-        weights = not any(kind in call.kernel for kind in ("pool", "copy"))  # between input and output
+        weights = not any(
+            kind in call.kernel for kind in ("pool", "copy", "elementwise")
+        )  # between input and output
         out = _place(call.arguments[1 + weights], whole, base)
         writes = _rows(segment, y, range(first, first + rows), out, table[Y : Y + 3], first)
         scratch = (base + int(table[WORK]) * 4, operator.scratch) if operator.scratch else None
@@ -174,7 +176,7 @@ def _table(call: KernelCall) -> Array:
 def _beside(call: KernelCall) -> Argument:
     """What a convolution reads at the place of its output: its residual, or else an operand of the recipe."""
     residual, last = call.arguments[4], call.arguments[-1]
-    return last if isinstance(residual, Constant) else residual
+    return last if isinstance(residual, Constant) or "elementwise" in call.kernel else residual
 
 
 def _place(argument: Argument, whole: Mapping[str, int], base: int) -> int:

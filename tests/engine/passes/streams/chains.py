@@ -35,7 +35,8 @@ class Network:
         self.first = self.shape
         self._random = np.random.default_rng(self.seed)
 
-    def _constant(self, *shape: int) -> str:
+    def constant(self, *shape: int) -> str:
+        """A constant of random numbers."""
         name = f"w{len(self.constants)}"
         scale = 1.5 / math.sqrt(math.prod(shape[1:]))
         self.constants[name] = (self._random.standard_normal(shape) * scale).astype(np.float32)
@@ -66,8 +67,8 @@ class Network:
         after = (kernel - 1) * dilation // 2
         before = after if before < 0 else before
         h, w = self._out(kernel, stride, dilation, before, after)
-        weights = self._constant(channels, own // groups, kernel, kernel)
-        bias = self._constant(channels)
+        weights = self.constant(channels, own // groups, kernel, kernel)
+        bias = self.constant(channels)
         attributes = (
             f"pads = [{before}, {before}, {after}, {after}], strides = [{stride}, {stride}], "
             f"dilations = [{dilation}, {dilation}], group = {groups}"
@@ -77,8 +78,8 @@ class Network:
     def transposed(self, channels: int, rows: int, columns: int) -> str:
         """A transposed convolution whose taps do not overlap."""
         own, h, w = self.shape
-        weights = self._constant(own, channels, rows, columns)
-        bias = self._constant(channels)
+        weights = self.constant(own, channels, rows, columns)
+        bias = self.constant(channels)
         text = f"ConvTranspose<strides = [{rows}, {columns}]>({self.last}, {weights}, {bias})"
         return self._add(text, (channels, h * rows, w * columns))
 

@@ -93,6 +93,29 @@ def test_a_sum_with_a_transposed_convolution_in_strips(tmp_path: Path, compiler:
     replayed(stream_of(program))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_chains_of_elementwise_nodes_in_strips(
+    rows: int, lanes: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    net = Network((24, 11, 10), seed=rows)
+    first = net.conv(24, 3)
+    net.conv(0, 3, group=-1)
+    second = net.pool("MaxPool", 3, 1)
+    net.apply(f"Mul({{}}, {net.constant(24, 1, 1)})")  # after a pooling, which fuses nothing
+    net.apply(f"Add({{}}, {first})")
+    net.apply("HardSwish({})")
+    net.conv(24, 1)
+    net.pool("AveragePool", 3, 1)
+    net.apply(f"Mul({{}}, {second})")
+    net.conv(16, 3)
+    program = check(net, rows, tmp_path, lanes, compiler, threads=threads)
+    replayed(stream_of(program))
+    names = [part.choice.implementation.name for part in stream_of(program).group.parts]
+    assert names.count("elementwise.blocked") == 2
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("seed", range(8, 12))
 def test_threads_share_the_calls_of_strips(

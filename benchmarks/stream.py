@@ -31,6 +31,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.streams.proposals import proposals, with_fewer_rows
+from app.engine.planning.streams.second_pass import second_passes
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.runtime.cpu.memory import Weights
 from app.engine.runtime.inputs import samples
@@ -123,12 +124,17 @@ def _proposed(
     proposed = proposals(plain)
     if not proposed:
         return
-    for denied in (frozenset(), *with_fewer_rows(plain, proposed[-1])):
-        base = plan(MemoryConcessions(denied=denied, unbounded=True)) if denied else plain
+    nothing = MemoryConcessions(unbounded=True)
+    for concessions in (
+        nothing,
+        *(replace(nothing, denied=denied) for denied in with_fewer_rows(plain, proposed[-1])),
+        *(replace(nothing, recompute=again) for again in second_passes(plain)),
+    ):
+        base = plain if concessions == nothing else plan(concessions)
         own = proposals(base)
         chosen = [own[round(i * (len(own) - 1) / max(plans - 1, 1))] for i in range(plans)]
         for streams in dict.fromkeys([*chosen, *(s for s in proposals(base, goals) if s not in own)]):
-            yield MemoryConcessions(denied=denied, streams=streams, unbounded=True)
+            yield replace(concessions, streams=streams)
 
 
 def alternating(
@@ -170,6 +176,7 @@ def bytes_of(program: Program) -> dict[str, int]:
 def _told(program: Program) -> str:
     concessions = program.compilation.concessions
     other = f", {len({name for name, _ in concessions.denied})} by other rows" * bool(concessions.denied)
+    other += f", {sum(len(a.nodes) for a in concessions.recompute)} nodes again" * bool(concessions.recompute)
     return f"{sum(len(s.groups) for s in concessions.streams)} groups in strips{other}"
 
 

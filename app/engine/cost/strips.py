@@ -2,7 +2,7 @@
 
 from app.engine.core import graph
 from app.engine.core.streams.stream_group import StreamPart
-from app.engine.core.streams.strips import HEADS, lines_of
+from app.engine.core.streams.strips import HEADS
 from app.engine.cost.roofline import NEAR
 from app.engine.types.target import Target
 
@@ -21,7 +21,7 @@ def predicted(part: StreamPart, calls: int, target: Target, threads: int) -> flo
     begun = calls * (CALL if threads == 1 else SHARED)
     if part.strips.axis == HEADS:  # each reads weights of its own
         return part.choice.seconds + begun
-    rows, columns = lines_of(part.group.outputs[0], part.strips.axis)
+    rows, columns = part.strips.lines(part.group)
     pixels = rows * columns
     each, first = part.strips.pace
     pace = each + first * calls / max(rows, 1)

@@ -15,6 +15,7 @@ from app.engine.planning import rematerialization
 from app.engine.planning.row_memory import RowMemory
 from app.engine.planning.streams.matrix_strips import denied_for_strips, in_matrix_strips
 from app.engine.planning.streams.proposals import Streams, proposals, with_fewer_rows
+from app.engine.planning.streams.second_pass import second_passes
 from app.engine.types.errors import CapacityError
 from app.engine.types.layout import LAST
 from app.engine.types.options import MemoryConcessions, Options, Streamed
@@ -221,7 +222,8 @@ class _Search:
     def streamed(self, best: Program, start: Program, goal: int) -> Program:
         """The best plan, also of those with groups of the first one in strips of rows.
 
-        Then of those whose strips have fewer rows at least, by other implementations.
+        Then of those whose strips have fewer rows at least, by other implementations, and of those that
+        compute twice what is reduced whole before it is read.
         """
         if _peak(start) <= goal:
             return best
@@ -231,9 +233,14 @@ class _Search:
         best = self._in_matrix_strips(best, start, goal)
         proposed = proposals(start, (goal,))
         best = self.better(self._in_strips(start, proposed), best, goal)
-        for denied in with_fewer_rows(start, proposed[-1]) if proposed else ():
+        fewer = with_fewer_rows(start, proposed[-1]) if proposed else ()
+        own = _concessions(start)
+        for concessions in (
+            *(dataclasses.replace(own, denied=denied) for denied in fewer),
+            *(dataclasses.replace(own, recompute=again) for again in second_passes(start)),
+        ):
             self._left = max(self._left, 1)
-            other = self.plan(dataclasses.replace(_concessions(start), denied=denied))
+            other = self.plan(concessions)
             if other is not None:
                 smallest_last = proposals(other)[-SMALLEST:]
                 best = self.better(self._in_strips(other, smallest_last), best, goal)

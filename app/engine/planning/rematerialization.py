@@ -27,7 +27,7 @@ def candidates(program: Program, step: int) -> list[Again]:
     Most bytes come first, of equal ones what takes the least time. What is computed from values that are
     gone by then brings these along, up to four groups.
     """
-    lives = _Lives(program)
+    lives = Lives(program)
     found: dict[Again, _Found] = {}
     for buffer in program.placement.buffers:
         for part in buffer.slices:
@@ -39,8 +39,14 @@ def candidates(program: Program, step: int) -> list[Again]:
     return [candidate.again for candidate in ranked]
 
 
-class _Lives:
-    """Who makes and reads the values of a program, and until when they live."""
+class Lives:
+    """Who makes and reads the values of a program, and until when they live.
+
+    Attributes:
+        maker: step that makes a value.
+        at: step that computes a node.
+        last: last step at which a value lives, by its name.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -56,7 +62,7 @@ class _Lives:
     def candidate(self, value: ir.Value, step: int, nbytes: int) -> _Found | None:
         """The value for its readers after the step; None where it is read at it, or cannot be copied."""
         value = origin(value)
-        readers = self._readers(value)
+        readers = self.readers(value)
         if readers is None or value not in self.maker:
             return None
         late = [node for node in readers if self.at[node] > step]
@@ -65,7 +71,7 @@ class _Lives:
         groups = self._groups(value, min(self.at[node] for node in late))
         if groups is None or not self._stays(groups, late):
             return None
-        nodes = tuple(node.name or "" for group in groups for node in _own(group.nodes))
+        nodes = tuple(node.name or "" for group in groups for node in own_nodes(group.nodes))
         spent = sum(self.program.steps[self.at[group.anchor]].choice.seconds for group in groups)
         return _Found(Again(nodes, tuple(sorted(n.name or "" for n in late))), nbytes, spent)
 
@@ -78,7 +84,7 @@ class _Lives:
             group = self.program.steps[index].group
             if index in needed:
                 continue
-            if len(needed) == DEEPEST or not all(map(_is_repeatable, group.nodes)):
+            if len(needed) == DEEPEST or not all(map(is_repeatable, group.nodes)):
                 return None
             needed[index] = group
             read = map(origin, group.inputs)
@@ -88,17 +94,17 @@ class _Lives:
     def _stays(self, groups: Iterable[Group], late: Iterable[ir.Node]) -> bool:
         """True if anything else needs what the groups make; else a copy is the same steps run later."""
         known = {*late, *(node for group in groups for node in group.nodes)}
-        made = (v for group in groups for node in _own(group.nodes) for v in node.outputs)
-        return any(readers is None or not known.issuperset(readers) for readers in map(self._readers, made))
+        made = (v for group in groups for node in own_nodes(group.nodes) for v in node.outputs)
+        return any(readers is None or not known.issuperset(readers) for readers in map(self.readers, made))
 
-    def _readers(self, value: ir.Value) -> list[ir.Node] | None:
+    def readers(self, value: ir.Value) -> list[ir.Node] | None:
         """Nodes of the model that read a value, through conversions; None where others do."""
         if value.is_graph_output():
             return None
         found: list[ir.Node] = []
         for node in dict.fromkeys(use.node for use in value.uses()):
             if is_conversion(node):
-                behind = [self._readers(v) for v in node.outputs]
+                behind = [self.readers(v) for v in node.outputs]
                 if None in behind:
                     return None
                 found += [n for nodes in behind for n in nodes or ()]
@@ -109,7 +115,8 @@ class _Lives:
         return found
 
 
-def _own(nodes: Iterable[ir.Node]) -> Iterable[ir.Node]:
+def own_nodes(nodes: Iterable[ir.Node]) -> Iterable[ir.Node]:
+    """Nodes of the model among those of a group, without conversions of the planner's own."""
     return (node for node in nodes if not is_conversion(node))
 
 
@@ -127,5 +134,6 @@ def is_conversion(node: ir.Node) -> bool:
     return node.domain == "stowplan" and len(node.inputs) == 1 and len(node.outputs) == 1
 
 
-def _is_repeatable(node: ir.Node) -> bool:
+def is_repeatable(node: ir.Node) -> bool:
+    """True if a node computes the same each time and has no bodies."""
     return node.op_type not in NONDETERMINISTIC and not graph.bodies(node)

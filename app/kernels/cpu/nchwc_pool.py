@@ -4,6 +4,7 @@ A vector is one pixel of a block of channels, so neither windows nor whole image
 across lanes.
 """
 
+import textwrap
 from typing import Any
 
 import llvmlite.ir as ll
@@ -15,6 +16,7 @@ from app.kernels.cpu.strips import STRIPS
 
 SUMS = 8  # that a whole image is added up in side by side, to hide the latency of an addition
 RUN = 1024  # pixels added up before their sum joins the total, so that errors do not grow with the size
+LINE = SUMS  # pixels of a row at least, where it is rows that are added up before: strips have whole ones
 
 PIXELS = 4  # of a tile
 
@@ -249,32 +251,43 @@ def emit_strip(op: str, lanes: int, kh: int, kw: int, stride: int, dilation: int
     )
 
 
-_WHOLE = """\
+# Adds `count` pixels of a block from element `place` on to `total`, see `_sum`.
+_SUM = """\
+{starts}
+whole = count // {sums} * {sums}
+for i in range(place, place + whole * {L}, {sums} * {L}):
+{steps}
+for i in range(place + whole * {L}, place + count * {L}, {L}):
+    b = load(x, i, {L})
+    a0 = {step0}
+{joins}
+a = total
+b = a0
+total = {step}
+"""
+
+_WHOLE_HEAD = """\
 import math
 
 from numba import float32
 
 from app.kernels.cpu.extrema import maximum
+from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.vectors import load, splat, store
 
 
-def kernel(x, y, spare, blocks, channels, pixels, begin, end, thread):
+"""
+
+_WHOLE = """\
+def kernel(x, y, spare, blocks, channels, pixels, run, begin, end, thread):
     for plane in range(begin, end):
         total = splat({start}, {L})
-        for first in range(0, pixels, {run}):
-            last = min(first + {run}, pixels)
+        first = 0
+        while first < pixels:
+            count = min(run, pixels - first)
             place = (plane * pixels + first) * {L}
-{starts}
-            whole = (last - first) // {sums} * {sums}
-            for i in range(place, place + whole * {L}, {sums} * {L}):
-{steps}
-            for i in range(place + whole * {L}, (plane * pixels + last) * {L}, {L}):
-                b = load(x, i, {L})
-                a0 = {step0}
-{joins}
-            a = total
-            b = a0
-            total = {step}
+{sum}
+            first += count
         a = total
         n = splat(float32(pixels), {L})
         result = {finish}
@@ -289,19 +302,72 @@ def kernel(x, y, spare, blocks, channels, pixels, begin, end, thread):
                 y[target + i] = spare[thread * {L} + i]
 """
 
+_WHOLE_STRIP = """\
+def kernel(x, y, blocks, channels, rows, w, rings, cursors, most, buffer, begin, end, thread):
+    {unpack_rings}
+{span}
+    spare = at(buffer, work_at + thread * {L})
+    while first < last:
+        x_slot = (first - x_origin) % x_ring
+        held = min(last - first, x_ring - x_slot)  # rows that lie side by side
+        for plane in range(blocks * begin // shares, blocks * end // shares):
+            target = plane * {L}
+            used = min(channels - target, {L})
+            total = splat({start}, {L})
+            if first > 0:
+                for i in range(used):
+                    spare[i] = y[target + i]
+                total = load(spare, 0, {L})
+            count = w
+            for row in range(held):
+                place = (plane * x_ring + x_slot + row) * w * {L}
+{sum}
+            a = total
+            if first + held == rows:
+                n = splat(float32(rows * w), {L})
+                a = {finish}
+            store(spare, 0, a)
+            for i in range(used):
+                y[target + i] = spare[i]
+        first += held
+"""
+
 
 def emit_whole(op: str, lanes: int) -> str:
     """The module of a kernel that reduces whole images.
 
     x: float32[batch, blocks, pixels, lanes]; y: float32[batch, channels]; spare: float32[threads,
-    lanes]. Units are blocks of images.
+    lanes]; run: pixels that are added up before their sum joins the total. Units are blocks of images.
 
     Args:
         op: `max` or `average`.
         lanes: channels in a block.
     """
+    return _whole(_WHOLE, op, lanes, 12)
+
+
+def emit_whole_strip(op: str, lanes: int) -> str:
+    """The module of a kernel that adds the next rows of an image to what `emit_whole` makes of it.
+
+    It is that of a run of a row, bit by bit: after the last row y: float32[channels], the total before. x:
+    float32[blocks, x_ring, w, lanes]; rows: of x; rings: RingSizes; cursors: int64[operators], the next rows;
+    most: rows of the call; buffer: float32[threads, lanes]. Units are shares of the blocks.
+    """
+    return _whole(_WHOLE_STRIP, op, lanes, 16)
+
+
+def _whole(kernel: str, op: str, lanes: int, indent: int) -> str:
     row = WINDOWS[op]
-    start = "float32(-math.inf)" if row.start == "lowest" else f"float32({row.start})"
+    text = _WHOLE_HEAD + kernel
+    names = {"L": lanes, "start": f"float32({row.start})", "finish": row.finish.format(t="a", n="n")}
+    if row.start == "lowest":
+        names["start"] = "float32(-math.inf)"
+    return text.format(**names, **STRIPS, sum=textwrap.indent(_sum(op, lanes, names["start"]), " " * indent))
+
+
+def _sum(op: str, lanes: int, start: str) -> str:
+    """Lines that reduce pixels side by side, SUMS at a time, and join the result with the total."""
+    row = WINDOWS[op]
 
     def step(a: str, b: str) -> str:
         return f"{a} = {row.step.format(a=a, b=b)}"
@@ -312,15 +378,12 @@ def emit_whole(op: str, lanes: int) -> str:
     while distance:
         joins += [step(f"a{k}", f"a{k + distance}") for k in range(distance)]
         distance //= 2
-    return _WHOLE.format(
+    return _SUM.format(
         L=lanes,
-        start=start,
-        run=RUN,
         sums=SUMS,
-        starts="\n".join(" " * 12 + line for line in starts),
-        steps="\n".join(" " * 16 + line for line in steps),
-        joins="\n".join(" " * 12 + line for line in joins),
+        starts="\n".join(starts),
+        steps="\n".join(f"    {line}" for line in steps),
+        joins="\n".join(joins),
         step0=row.step.format(a="a0", b="b"),
         step=row.step.format(a="a", b="b"),
-        finish=row.finish.format(t="a", n="n"),
     )

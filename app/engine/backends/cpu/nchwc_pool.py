@@ -27,6 +27,7 @@ from app.engine.cost.roofline import roofline
 from app.engine.operators.axes import first_input, first_output, output_at, reduced_axes
 from app.engine.operators.pool_geometry import windows
 from app.engine.types.layout import Layout
+from app.kernels.cpu.nchwc_pool import LINE, RUN
 
 MOST_TAPS = 25  # of a window of blocks without a loop
 
@@ -146,14 +147,26 @@ def _last_window_lower(group: Group, context: PlanningContext) -> tuple[Call, ..
     return (kernel_call("app.kernels.cpu.nhwc_pool:emit_window", operands, batch * oh, static),)
 
 
+def stored_channels(group: Group, context: PlanningContext) -> int:
+    """Elements of a whole image's result: with the lanes of its last block if it is an image itself."""
+    channels = graph.static_shape(first_input(group))[1]
+    wide = nchwc.blocks_of(channels, context) * context.target.vector_lanes
+    return channels if len(graph.static_shape(first_output(group))) == 2 else wide
+
+
 def _whole_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     x, y = first_input(group), first_output(group)
     lanes = context.target.vector_lanes
     batch, channels, h, w = graph.static_shape(x)
     blocks = nchwc.blocks_of(channels, context)
-    stored = channels if len(graph.static_shape(y)) == 2 else blocks * lanes
     sums = Workspace(lanes * 4, per_thread=True)
-    operands: Operands = (*of_type("float32*", x, y, sums), blocks, stored, h * w)
+    operands: Operands = (
+        *of_type("float32*", x, y, sums),
+        blocks,
+        stored_channels(group, context),
+        h * w,
+        w if w >= LINE else RUN,
+    )
     static = (WHOLE[group.op][1], lanes)
     return (typed_call("app.kernels.cpu.nchwc_pool:emit_whole", operands, batch * blocks, static),)
 

@@ -107,10 +107,9 @@ def _places(group: StreamGroup, memory: Workspace, table: list[int]) -> Mapping[
         line = shape.row_bytes // shape.planes
         if name in schedule.whole:  # an output has a place of its own, which may be that of an input
             place = name if value in group.outputs else schedule.whole[name]
-            table += [row * line // width for row in range(shape.rows)]
-            found[value] = RowsPlace(
-                group.images[place], 0, shape.rows, False, first, shape.rows * line // width
-            )
+            stored = shape.stored
+            table += [row % stored * line // width for row in range(shape.rows)]
+            found[value] = RowsPlace(group.images[place], 0, stored, False, first, stored * line // width)
             continue
         rows = [placed.get((name, row)) for row in range(shape.rows)]  # none for a row that nobody reads
         table += [0 if place is None else place.offset // width for place in rows]

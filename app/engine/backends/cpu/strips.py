@@ -15,7 +15,7 @@ from app.engine.backends.cpu import blocking, nchwc, nchwc_conv, nchwc_depthwise
 from app.engine.backends.cpu.calls import Operand, Operands, of_type, size_operand, typed_call
 from app.engine.backends.cpu.nchwc_conv import Form
 from app.engine.backends.cpu.nchwc_geometry import Cut, Geometry
-from app.engine.backends.cpu.nchwc_pool import window_sizes
+from app.engine.backends.cpu.nchwc_pool import WHOLE, stored_channels, window_sizes
 from app.engine.core import graph
 from app.engine.core.calls import Constant, KernelCall
 from app.engine.core.group import Group
@@ -24,6 +24,7 @@ from app.engine.core.streams.strips import CallOf, RowMaps, RowsPlace, Strip, St
 from app.engine.memory.rows.geometry import ROW, RowMap, window
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.pool_geometry import windows
+from app.kernels.cpu.nchwc_pool import LINE
 from app.kernels.cpu.strips import RingSizes
 from app.kernels.cpu.winograd import WinogradSizes
 
@@ -265,6 +266,33 @@ def _pool_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
     return calls_of(kernel, before, strip, rings_of(strip, x, y, beside), (), found.static)
 
 
+def _whole_rejection(group: Group, context: PlanningContext) -> str | None:
+    """Reason why a whole image is not reduced row by row."""
+    _, _, _, w = graph.static_shape(graph.operand(group.anchor, 0))
+    if w < LINE:
+        return f"rows of {w} pixels, several of which are added up at once; strips take {LINE} or more"
+    return batch_rejection(group, context)
+
+
+def _whole_reads(group: Group, _context: PlanningContext) -> RowMaps:
+    return ((graph.operand(group.anchor, 0), ROW),)
+
+
+def _whole_scratch(_group: Group, context: PlanningContext, _rows: int) -> int:
+    return context.target.vector_lanes * ELEMENT * context.threads
+
+
+def _whole_lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
+    x, y, beside = places_of(group, strip, 1)
+    channels, h, w = graph.static_shape(graph.operand(group.anchor, 0))[1:]
+    lanes, blocks = context.target.vector_lanes, nchwc.blocks_of(channels, context)
+    sizes = blocks, stored_channels(group, context), h, w
+    before: Operands = (*of_type("float32*", x.argument, y.argument), *sizes)
+    rings, after = rings_of(strip, x, y, beside), of_type("float32*", strip.memory)
+    kernel = "app.kernels.cpu.nchwc_pool:emit_whole_strip"
+    return calls_of(kernel, before, strip, rings, after, (WHOLE[group.op][1], lanes))
+
+
 STRIP_ROWS = (
     *(
         StripRow(
@@ -302,5 +330,17 @@ STRIP_ROWS = (
     *(
         StripRow(f"{name}.blocked", batch_rejection, _pool_reads, no_scratch, _pool_lower, shared=True)
         for name in ("max_pool", "average_pool")
+    ),
+    *(
+        StripRow(
+            f"{name}.blocked",
+            _whole_rejection,
+            _whole_reads,
+            _whole_scratch,
+            _whole_lower,
+            shared=True,
+            sums=True,
+        )
+        for name, _ in WHOLE.values()
     ),
 )

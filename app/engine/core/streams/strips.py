@@ -80,6 +80,7 @@ class StripRow:
         lower: the call for a number of rows, at most those of the strip.
         step: what the rows of a call are a multiple of, and begin at, but at the end of the image.
         expansion: bytes of its weights for a byte of those of the model.
+        sums: rows of its input are turns of a sum, or another reduction, that is its output.
         anywhere: rows may lie in any place, which it reads from a table; otherwise in rings.
         axis: what rows are; those of a stream are all the same.
         heads: of a group whose rows are heads, if it tells their number.
@@ -95,11 +96,16 @@ class StripRow:
     lower: Callable[[Group, "PlanningContext", Strip], CallOf]
     step: int = 1
     expansion: float = 1.0
+    sums: bool = False
     anywhere: bool = False
     axis: str = IMAGE
     shared: bool = False
     heads: Callable[[Group], int] | None = None
     pace: tuple[float, float] = (1.0, 0.0)
+
+    def lines(self, group: Group) -> tuple[int, int]:
+        """Rows that a group computes in all, or adds up, and the pixels of each."""
+        return lines_of(graph.operand(group.anchor, 0) if self.sums else group.outputs[0], self.axis)
 
 
 def lines_of(value: ir.Value, axis: str) -> tuple[int, int]:

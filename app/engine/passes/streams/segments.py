@@ -1,6 +1,6 @@
 """Groups of a plan as operators on rows, and the reasons why a group is none."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -11,7 +11,7 @@ from app.engine.core.plan import Choice, Compilation
 from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import StreamPart
 from app.engine.core.streams.strips import HEADS, IMAGE, MATRIX, RowMaps, StripRow, lines_of
-from app.engine.memory.rows.geometry import ROW, Read, RowOperator, RowValue, Segment
+from app.engine.memory.rows.geometry import ROW, Read, RowOperator, RowValue, Segment, only
 
 
 def strips_of(
@@ -38,11 +38,13 @@ def segment_of(
         return "none of them tells how many heads there are"
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     made = {v for p in parts for v in p.group.outputs}
+    turns = {v: p.strips.lines(p.group)[0] for p in parts if p.strips.sums for v in p.group.outputs}
     images: dict[str, ir.Value] = {}
     operators = []
     for part in parts:
-        reads = part.strips.reads(part.group, context)
-        read = {v for v, _ in reads}
+        own = part.strips.reads(part.group, context)
+        reads = tuple((v, only(turns[v] - 1) if v in turns else rows) for v, rows in own)
+        read = dict.fromkeys(v for v, _ in reads)
         other = [v for v in part.group.inputs if v in made and v not in read]
         if other:
             return f"{part.group.name!r} reads all of {other[0].name!r}, which is made in strips"
@@ -50,7 +52,7 @@ def segment_of(
         operators.append(_operator(part, reads, context))
     members = {part.group for part in parts}
     escaping = _escaping(made, members, compilation)
-    values = tuple(_rows_of(v, made, parts, compilation) for v in images.values())
+    values = tuple(_rows_of(v, made, turns, parts, compilation) for v in images.values())
     inputs = tuple(name for name, v in images.items() if v not in made)
     outputs = tuple(name for name, v in images.items() if v in escaping)
     kept = _kept(members, compilation)
@@ -73,9 +75,13 @@ def _operator(part: StreamPart, reads: RowMaps, context: PlanningContext) -> Row
 
 
 def _rows_of(
-    value: ir.Value, made: set[ir.Value], parts: Sequence[StreamPart], compilation: Compilation
+    value: ir.Value,
+    made: set[ir.Value],
+    turns: Mapping[ir.Value, int],
+    parts: Sequence[StreamPart],
+    compilation: Compilation,
 ) -> RowValue:
-    """An image in its layout as lines of channels or of blocks of them; a matrix as its rows.
+    """A sum as turns, an image in its layout as lines of channels or of blocks of them, a matrix as rows.
 
     What is made as heads has those of a token side by side; what they are made of is one row.
     """
@@ -87,6 +93,8 @@ def _rows_of(
         tokens, _ = lines_of(parts[0].group.outputs[0], MATRIX)
         rows = heads if value in made else 1
         return RowValue(value.name or "", rows, nbytes // rows, tokens if value in made else 1)
+    if value in turns:
+        return RowValue(value.name or "", turns[value], nbytes, accumulated=True)
     rows, _ = lines_of(value, axis)
     planes = layout.physical_shape(shape)[1] if axis == IMAGE else 1
     return RowValue(value.name or "", rows, nbytes // rows, planes)

@@ -6,6 +6,7 @@ Seconds are predicted from those of whole groups, see `app.engine.cost.strips`.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.engine.buffers.graph_order import dependencies, stable_order
 from app.engine.core import graph
 from app.engine.core.cache import Cache
 from app.engine.core.calls import workspace_bytes
@@ -13,7 +14,7 @@ from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.core.registry import PlanningContext
 from app.engine.core.streams.stream_group import StreamPart
-from app.engine.core.streams.strips import IMAGE, MATRIX, lines_of
+from app.engine.core.streams.strips import IMAGE, MATRIX
 from app.engine.cost.strips import predicted
 from app.engine.memory.rows.cuts import Counted, Cuts, Limits, pareto_cuts
 from app.engine.memory.rows.geometry import RowOperator, Segment
@@ -41,7 +42,10 @@ def proposals(
         return ()
     runs = [_Run(parts, program.compilation) for parts in consecutive(program, axes)]
     labels = {run: run.cuts() for run in runs}
-    limits = sorted({cuts.nbytes for found in labels.values() for cuts in found}, reverse=True)
+    # A plan takes at least as much as the run that takes most: fewer bytes of the others are only slower.
+    least = max((min(cuts.nbytes for cuts in found) for found in labels.values() if found), default=0)
+    sizes = {max(cuts.nbytes, least) for found in labels.values() for cuts in found}
+    limits = sorted(sizes, reverse=True)
     chosen = {*limits[:: max(len(limits) // MOST, 1)], *limits[-1:]}
     for goal in goals:
         chosen |= {*[limit for limit in limits if limit <= goal][:NEAR]}
@@ -76,18 +80,32 @@ def with_fewer_rows(program: Program, streams: Streams) -> tuple[frozenset[Denie
 
 
 def consecutive(program: Program, axes: Sequence[str] = (IMAGE,)) -> list[list[StreamPart]]:
-    """Steps that follow one another and have strips of rows along the same of these axes; two at least."""
+    """Steps that follow one another and have strips of rows along the same of these axes; two at least.
+
+    None of them reads all of what another one makes row by row. What is computed again stands before its
+    readers in the graph; orders of whole values may move it away from them for a few bytes.
+    """
     compilation = program.compilation
+    steps = program.steps
+    if compilation.concessions.recompute:
+        by_group = {step.group: step for step in steps}
+        steps = tuple(by_group[group] for group in stable_order(dependencies(compilation)))
     context = PlanningContext.of(compilation, compilation.plan.require("storage"))
     runs: list[list[StreamPart]] = [[]]
-    for step in program.steps:
+    for step in steps:
         strips = strips_of(step.group, step.choice, compilation, context)
         if isinstance(strips, str) or strips.axis not in axes:
             runs.append([])
-        else:
-            if runs[-1] and runs[-1][-1].strips.axis != strips.axis:
-                runs.append([])
-            runs[-1].append(StreamPart(step.group, step.choice, strips, strips.step))
+            continue
+        if runs[-1] and runs[-1][-1].strips.axis != strips.axis:
+            runs.append([])
+        by_rows = {v for v, _ in strips.reads(step.group, context)}
+        whole = {v for v in step.group.inputs if v not in by_rows}
+        made = [i for i, part in enumerate(runs[-1], start=1) if whole.intersection(part.group.outputs)]
+        if made:  # what comes after the last of these is of the same run as their reader
+            runs[-1], after = runs[-1][: made[-1]], runs[-1][made[-1] :]
+            runs.append(after)
+        runs[-1].append(StreamPart(step.group, step.choice, strips, strips.step))
     return [run for run in runs if len(run) > 1]
 
 
@@ -148,7 +166,7 @@ class _Run:
 
     def _cut(self, operator: RowOperator, pixels: int) -> RowOperator:
         part = self._parts[operator.name]
-        height, columns = lines_of(part.group.outputs[0], part.strips.axis)
+        height, columns = part.strips.lines(part.group)
         if not pixels:
             scratch = workspace_bytes(part.choice.calls, self._context.threads)
             return replace(operator, strip=height, scratch=scratch)
@@ -169,6 +187,6 @@ class _Run:
 
     def _operator_seconds(self, name: str, strip: int) -> float:
         part = self._parts[name]
-        calls = -(-lines_of(part.group.outputs[0], part.strips.axis)[0] // strip)
+        calls = -(-part.strips.lines(part.group)[0] // strip)
         target, threads = self._compilation.target, self._context.threads
         return self._cache.result((name, "seconds", calls), lambda: predicted(part, calls, target, threads))

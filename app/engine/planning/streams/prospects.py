@@ -14,7 +14,6 @@ import numpy as np
 from app.engine.core import graph
 from app.engine.core.program import Program
 from app.engine.core.streams.stream_group import StreamPart
-from app.engine.core.streams.strips import lines_of
 from app.engine.cost.strips import predicted
 from app.engine.planning.streams.proposals import Streams, consecutive
 from app.engine.runtime.cpu.memory import Array, written
@@ -93,7 +92,7 @@ class Prospects:
 
 def _calls(part: StreamPart, rows: int) -> int:
     """Strips of so many rows of what a group makes."""
-    return -(-lines_of(part.group.outputs[0], part.strips.axis)[0] // rows)
+    return -(-part.strips.lines(part.group)[0] // rows)
 
 
 def _seconds_of_copy(source: Array, to: Array) -> float:

@@ -76,6 +76,8 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
             kind in call.kernel for kind in ("pool", "copy", "elementwise")
         )  # between input and output
         out = _place(call.arguments[1 + weights], whole, base)
+        if segment.accumulates(operator) and first > 0:
+            reads += _rows(segment, y, range(first - 1, first), out, table[Y : Y + 3], first)
         writes = _rows(segment, y, range(first, first + rows), out, table[Y : Y + 3], first)
         scratch = (base + int(table[WORK]) * 4, operator.scratch) if operator.scratch else None
         yield EmittedCall(number, first, rows, tuple(reads), tuple(writes), scratch)

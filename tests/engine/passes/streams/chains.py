@@ -90,6 +90,20 @@ class Network:
         pads = f"pads = [{before}, {before}, 1, 1]"
         return self._add(f"{op}<{attributes}, {pads}>({self.last})", (self.shape[0], h, w))
 
+    def whole(self, op: str = "GlobalAveragePool") -> str:
+        """A pooling of the whole image."""
+        return self._add(f"{op}({self.last})", (self.shape[0], 1, 1))
+
+    def excited(self) -> str:
+        """The last image, scaled by squeeze-and-excite."""
+        x, shape = self.last, self.shape
+        self.whole()
+        self.conv(8)
+        self.apply("Relu({})")
+        self.conv(shape[0])
+        self.apply("Sigmoid({})")
+        return self._add(f"Mul({x}, {self.last})", shape)
+
     def apply(self, text: str) -> str:
         """An elementwise node of the last value, for which `{}` stands."""
         return self._add(text.format(self.last), self.shape)

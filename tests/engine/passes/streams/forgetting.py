@@ -46,7 +46,8 @@ class Forgetting:
         found = self.segment.operators[operator]
         touched = {*found.outputs, *(read.value for read in found.reads)}
         for ring, offset in zip(self.group.memory.schedule.rings, self.group.memory.rings, strict=True):
-            if not ring.transient and touched & {*ring.values}:
+            summed = self.segment.by_name[ring.values[0]].accumulated  # its turns lie in one place
+            if not ring.transient and not summed and touched & {*ring.values}:
                 self._forget(
                     ring.values, ring.rows, ring.row_bytes // ring.planes // 4, ring.planes, offset // 4
                 )

@@ -116,6 +116,24 @@ def test_chains_of_elementwise_nodes_in_strips(
     assert names.count("elementwise.blocked") == 2
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_whole_images_are_reduced_row_by_row(
+    rows: int, op: str, lanes: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    net = Network((16, 13, 21), seed=rows)
+    net.conv(40, 1)
+    net.apply("Relu({})")
+    net.conv(0, 3, group=-1)
+    net.apply("HardSwish({})")
+    net.whole(op)
+    program = check(net, rows, tmp_path, lanes, compiler, threads=threads)
+    replayed(stream_of(program))
+    assert "global" in stream_of(program).group.parts[-1].choice.implementation.name
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("seed", range(8, 12))
 def test_threads_share_the_calls_of_strips(

@@ -10,13 +10,15 @@ import pytest
 
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
+from app.engine.core.registry import PlanningContext
 from app.engine.core.registry import load as load_registry
 from app.engine.core.streams.stream_group import StreamGroup
 from app.engine.memory.problem import lower_bound
 from app.engine.model.load import load
 from app.engine.planning import session
 from app.engine.planning.streams.matrix_strips import denied_for_strips, in_matrix_strips
-from app.engine.planning.streams.proposals import proposals, with_fewer_rows
+from app.engine.planning.streams.proposals import consecutive, proposals, with_fewer_rows
+from app.engine.planning.streams.second_pass import second_passes
 from app.engine.runtime.cpu.executor import Executor
 from app.engine.types.options import Bindings, MemoryConcessions
 from app.engine.types.target import host
@@ -146,3 +148,57 @@ def test_a_network_of_images_has_no_strips_of_matrices(compilation: Compilation)
     plain = session.planned(compilation, OPTIONS)
     assert not denied_for_strips(plain)
     assert not in_matrix_strips(plain)
+
+
+def excited(folder: Path) -> Compilation:
+    """Two blocks with squeeze-and-excite on an image of 3 x 40 x 40, the first of which is the largest."""
+    net = Network((3, 40, 40), seed=11)
+    net.conv(32, 3)
+    net.apply("Relu({})")
+    for _ in range(2):
+        net.conv(0, 3, group=-1)
+        net.apply("HardSwish({})")
+        net.excited()
+        net.conv(16)
+        net.conv(64, 1, 2)
+    net.conv(8)
+    return session.canonical(load(net.save(folder)), host(), OPTIONS, Bindings(), load_registry())
+
+
+def test_what_is_reduced_before_it_is_read_is_computed_twice(tmp_path: Path, compiler: Compiler) -> None:
+    compilation = excited(tmp_path)
+    build = session.builder(compilation, OPTIONS)
+    plain = build(MemoryConcessions(unbounded=True))
+    (first, *_) = second_passes(plain)
+    base = MemoryConcessions(recompute=first, unbounded=True)
+    again = build(base)
+    program = build(replace(base, streams=proposals(again)[-1]))
+    sums = [
+        step.group.parts[-1].group.op
+        for step in program.steps
+        if isinstance(step.group, StreamGroup) and step.group.parts[-1].strips.sums
+    ]
+    assert sums
+    assert peak(program) < peak(build(MemoryConcessions(streams=proposals(plain)[-1], unbounded=True)))
+    np.testing.assert_array_equal(output(program, compiler), output(again, compiler))
+    np.testing.assert_array_equal(output(program, compiler), output(plain, compiler))
+
+
+def test_least_memory_takes_second_passes(tmp_path: Path) -> None:
+    small = session.planned(excited(tmp_path), replace(OPTIONS, prefer="memory"))
+    assert small.compilation.concessions.recompute
+    assert small.compilation.concessions.streams
+
+
+def test_images_without_a_sum_have_no_second_pass(compilation: Compilation) -> None:
+    assert second_passes(session.planned(compilation, OPTIONS)) == ()
+
+
+def test_what_reads_a_value_whole_begins_a_run(tmp_path: Path) -> None:
+    program = session.planned(excited(tmp_path), OPTIONS)
+    for run in consecutive(program):
+        made = {v for part in run for v in part.group.outputs}
+        context = PlanningContext.of(program.compilation, program.compilation.plan.require("storage"))
+        for part in run:
+            by_rows = {v for v, _ in part.strips.reads(part.group, context)}
+            assert not (made & {*part.group.inputs}) - by_rows

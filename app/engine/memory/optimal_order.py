@@ -93,6 +93,8 @@ def least_order(
     The lower bound of what is returned is its peak. Orders that take more than `limit` bytes are not
     looked at: that no other is there is often seen much sooner than which is the best.
     """
+    if not steps:
+        return Schedule((), 0, 0, 0)
     touchers: list[list[int]] = [[] for _ in sizes]
     for i, step in enumerate(steps):
         for storage in step.touches:

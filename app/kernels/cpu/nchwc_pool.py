@@ -358,11 +358,14 @@ def emit_whole_strip(op: str, lanes: int) -> str:
 
 def _whole(kernel: str, op: str, lanes: int, indent: int) -> str:
     row = WINDOWS[op]
-    text = _WHOLE_HEAD + kernel
-    names = {"L": lanes, "start": f"float32({row.start})", "finish": row.finish.format(t="a", n="n")}
-    if row.start == "lowest":
-        names["start"] = "float32(-math.inf)"
-    return text.format(**names, **STRIPS, sum=textwrap.indent(_sum(op, lanes, names["start"]), " " * indent))
+    start = "float32(-math.inf)" if row.start == "lowest" else f"float32({row.start})"
+    return (_WHOLE_HEAD + kernel).format(
+        L=lanes,
+        start=start,
+        finish=row.finish.format(t="a", n="n"),
+        sum=textwrap.indent(_sum(op, lanes, start), " " * indent),
+        **STRIPS,
+    )
 
 
 def _sum(op: str, lanes: int, start: str) -> str:

@@ -12,7 +12,6 @@ from app.engine.core.program import Program
 from app.engine.model.spool import Spool
 from app.engine.planning import session, utilization
 from app.engine.planning.heartbeat import trim
-from app.engine.planning.utilization import Peak
 from app.engine.planning.verification import REFERENCE_SECONDS, Verification
 from app.engine.report.exports import Exported
 from app.engine.runtime import onnxruntime_arena
@@ -22,6 +21,7 @@ from app.engine.runtime.inputs import WrittenOut, as_stored
 from app.engine.runtime.peers import PEERS, Question, Rival, beside, rejection
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.precision import tolerance
+from app.engine.types.target import Peak
 from app.kernels.cpu.runtime.compiler import Compiler
 
 Json = dict[str, Any]
@@ -174,7 +174,7 @@ class Execution:
             peak = (
                 utilization.measured(self._compiler, target, options.threads, cores)
                 if here
-                else utilization.described(target, options.threads)
+                else Peak.described(target, options.threads)
             )
             self._progress("benchmark", parts - 1, parts)
             water = self._arena(outputs, rivals[0])

@@ -339,6 +339,8 @@ def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
         compilation = session.tuned(
             compilation, job.options, compiler, job.tuning, WrittenOut(inputs), job.predicted, planner
         )
+    elif job.runs_here:
+        compilation = session.on_this_machine(compilation, compiler)
     verification = Verification(converted, WrittenOut(inputs), original_ops, host(), spool, uncomputed)
     return _Model(
         loaded,
@@ -423,7 +425,7 @@ def _tuning(job: _Job, model: _Model, planned: Compilation) -> Callable[[Compila
     """A function that adds times to a canonical graph: measured ones if the job measures."""
     if job.measures:
         return lambda c: session.measured(c, job.options, model.compiler, job.tuning)
-    return lambda c: dataclasses.replace(c, timings=planned.timings)
+    return lambda c: dataclasses.replace(c, timings=planned.timings, peak=planned.peak)
 
 
 def _built(program: Program, folder: Path, progress: Progress) -> Json:

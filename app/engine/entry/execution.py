@@ -1,6 +1,7 @@
 """The programs of one job in memory: verified, and measured beside other runtimes."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Execution:
     def __init__(
         self,
         fused: Program,
-        plain: Program,
+        plain: Future[Program],
         converted: Path,
         inputs: Mapping[str, object],
         compiler: Compiler,
@@ -60,7 +61,7 @@ class Execution:
         spool: Spool,
     ) -> None:
         self.fused = fused
-        self.plain = plain
+        self._plain = plain
         self._converted = converted
         self._inputs = inputs
         self._compiler = compiler
@@ -68,6 +69,11 @@ class Execution:
         self._executors: dict[int, session.Running] = {}
         self._weights = Weights(spool.release)
         self.unmeasured = ""  # why no run of it is measured
+
+    @property
+    def plain(self) -> Program:
+        """The same program without fusion."""
+        return self._plain.result()
 
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""

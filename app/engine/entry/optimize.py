@@ -4,6 +4,7 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -404,7 +405,10 @@ def _planned(job: _Job, model: _Model, attempt: Attempt) -> Execution:
         fused = session.planned(compilation, options, planning)
     unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
     alone = [s.is_library for s in fused.steps] == [True]  # a second session of it has no use
-    plain = fused if alone else session.planned(compilation, unfused)
+    # Planned beside the verification, which waits for other runtimes most of its time.
+    pool = ThreadPoolExecutor(1)
+    plain = pool.submit(lambda: fused if alone else session.planned(compilation, unfused))
+    pool.shutdown(wait=False)
     return Execution(
         fused, plain, model.converted, model.inputs, model.compiler, job.heartbeat.progress, model.spool
     )

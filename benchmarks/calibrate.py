@@ -22,7 +22,7 @@ from app.engine.cost import calibration
 from app.engine.cost.calibration import Calibration, Sample, features, fit
 from app.engine.cost.roofline import key
 from app.engine.model.load import load
-from app.engine.planning import autotune, session
+from app.engine.planning import autotune, session, utilization
 from app.engine.planning.backend_assignment.bench import kernels_first
 from app.engine.planning.timing_cache import stored
 from app.engine.types.errors import EngineError
@@ -67,7 +67,7 @@ def main(line: Sequence[str] | None = None) -> None:
                 flush=True,
             )
             found += more
-    fitted = fit(found)
+    fitted = replace(fit(found), peak=utilization.kept(compiler, target))
     print("\n".join(told(found, fitted)))
     written = json.loads(calibration.FILE.read_text()) if calibration.FILE.exists() else {}
     written[arguments.kind] = fitted.to_json()

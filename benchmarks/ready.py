@@ -170,7 +170,7 @@ def compared(path: Path, threads: int, seconds: float, kernels: Path) -> tuple[f
     given = case or drawn
     fed = {v.name or "": given[v.name or ""] for v in compilation.graph.inputs}
     compiler = Compiler(kernels)
-    quick = session.planned(compilation, options)
+    quick = session.planned(session.on_this_machine(compilation, compiler), options)
     clock = time.thread_time if threads == 1 else time.perf_counter  # of one thread other load does not count
     with pinned(threads) as cores:
         tuned = session.planned(session.tuned(compilation, options, compiler), options)

@@ -18,7 +18,7 @@ from app.engine.types.core_operator import OutsideNode
 from app.engine.types.layout import Layout
 from app.engine.types.options import Bindings, MemoryConcessions, Options, Streamed
 from app.engine.types.storage import DispatchMode, StorageType
-from app.engine.types.target import Target
+from app.engine.types.target import Peak, Target
 
 if TYPE_CHECKING:
     from app.engine.core.registry import Implementation, Registry
@@ -177,6 +177,7 @@ class Compilation:
     decisions: tuple[Decision, ...] = ()
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # measured, see `cost.key`
+    peak: Peak | None = None  # of one thread of this machine; None where it was not measured
     outside_core: tuple[OutsideNode, ...] = ()  # nodes of the canonical graph that are not expressed
     concessions: MemoryConcessions = field(default_factory=MemoryConcessions)
     symbol: ir.Graph | None = None  # the nodes of the symbol of MXNet that the model was read from

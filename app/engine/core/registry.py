@@ -27,7 +27,7 @@ from app.engine.types.layout import Layout
 from app.engine.types.options import MemoryConcessions
 from app.engine.types.precision import Computed, resolve, tolerance
 from app.engine.types.storage import SparseFormat, StorageKind, StorageRuleOf, StorageType, Symbol
-from app.engine.types.target import Target
+from app.engine.types.target import Peak, Target
 
 T = TypeVar("T")
 
@@ -39,18 +39,17 @@ class PlanningContext:
     """Context of a row besides the group itself; values carry their shapes and dtypes.
 
     Attributes:
-        fast_algorithms: whether products may be computed with fewer multiplications (Winograd, Strassen) or
-            from weights in fixed point.
+        fast_algorithms: whether products may be by Winograd, Strassen, or weights in fixed point.
         tolerance: largest error of an output that the job allows, as a fraction of its maximum.
         timings: measured seconds, see `app.engine.cost.roofline.key`.
+        peak: of one thread of this machine, where it was measured: predictions follow it.
         tuning: which of the row's `tunings` is meant; empty for the one that is predicted best.
         concessions: what is given up for a smaller arena.
         precision: of products of float32, see `app.engine.types.precision`.
         exact: nodes that stay float32 whatever the precision: why, by name.
         int16: nodes whose products may be of integers of 16 bits: why, by name.
         direct: nodes that are computed without fast algorithms: why, by name.
-        granted: the views of partial rows that may be taken; None before memory is shared, where all
-            of them may.
+        granted: the views of partial rows that may be taken; None, all of them, before memory is shared.
         storage: storage types of values, once they are inferred.
         source: the model as the file has it, inputs bound; for a library that runs all of it.
         failures: what libraries failed on, by node and backend: why.
@@ -62,6 +61,7 @@ class PlanningContext:
     fast_algorithms: bool = True
     tolerance: float = 1e-4
     timings: Mapping[str, float] = field(default_factory=dict)
+    peak: Peak | None = None
     tuning: str = ""
     precision: Computed = "f32"
     exact: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class PlanningContext:
     key: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        facts = self.target, self.threads, self.fast_algorithms, self.tolerance, self.precision
+        facts = self.target, self.peak, self.threads, self.fast_algorithms, self.tolerance, self.precision
         object.__setattr__(self, "key", _key(*facts))
 
     def sparse(self, value: ir.Value, kind: StorageKind) -> SparseFormat:
@@ -100,6 +100,7 @@ class PlanningContext:
             options.fast_algorithms,
             tolerance(options, compilation.target),
             compilation.timings,
+            compilation.peak,
             concessions=compilation.concessions,
             precision=resolve(options, compilation.target).used,
             exact=options.exact,

@@ -20,7 +20,7 @@ import numpy as np
 
 from app.engine.core import graph
 from app.engine.core.group import Group
-from app.engine.types.target import Target, peak
+from app.engine.types.target import Peak, Target, peak
 
 if TYPE_CHECKING:
     from app.engine.core.registry import PlanningContext
@@ -64,11 +64,13 @@ class Calibration:
 
     Attributes:
         threads: numbers of threads that were measured.
+        peak: of one thread of the machine that was measured.
     """
 
     common: Coefficients
     rows: Mapping[str, Coefficients] = field(default_factory=dict)
     threads: tuple[int, ...] = (1,)
+    peak: Peak | None = None
 
     def of(self, row: str) -> Coefficients:
         """Coefficients of a row; of one that was not measured those of the row that its name continues."""
@@ -80,7 +82,8 @@ class Calibration:
         """As `FILE` has it."""
         every = {"": self.common, **self.rows}
         rows = {name: [round(c.error, 4), *(round(w, 4) for w in c.weights)] for name, c in every.items()}
-        return {"threads": list(self.threads), "rows": rows}
+        machine = {"peak": self.peak.to_json()} if self.peak else {}
+        return {"threads": list(self.threads), "rows": rows, **machine}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Calibration":
@@ -88,7 +91,8 @@ class Calibration:
         rows = {
             name: Coefficients(tuple(weights), error) for name, (error, *weights) in document["rows"].items()
         }
-        return cls(rows.pop(""), rows, tuple(document["threads"]))
+        peak = Peak.from_json(document["peak"]) if "peak" in document else None
+        return cls(rows.pop(""), rows, tuple(document["threads"]), peak)
 
 
 def features(group: Group, context: "PlanningContext", predicted: float) -> Features:
@@ -102,7 +106,7 @@ def features(group: Group, context: "PlanningContext", predicted: float) -> Feat
     if any(map(graph.is_dynamic, (*values, *group.outputs[:1]))) or not values:
         return (1.0,) + (0.0,) * (COUNT - 1)
     target, shape = context.target, graph.static_shape(group.outputs[0]) or (1,)
-    moved = max(sum(map(graph.nbytes, values)), 1)
+    moved = max(moved_bytes(group), 1)
     constant = sum(graph.nbytes(v) for v in values if graph.is_constant(v))
     second, last = target.caches[1] if len(target.caches) > 1 else 2**20, max(target.caches, default=2**25)
     channels = shape[1] if len(shape) > 2 else shape[-1]
@@ -120,6 +124,12 @@ def features(group: Group, context: "PlanningContext", predicted: float) -> Feat
         threads,
         threads * work / 4,
     )
+
+
+def moved_bytes(group: Group) -> int:
+    """Bytes of the operands and results of a group; what is dynamic counts for none."""
+    values = (v for v in (*group.inputs, *group.outputs) if graph.dtype(v) is not None)
+    return sum(graph.nbytes(v) for v in values if not graph.is_dynamic(v))
 
 
 def _doublings(ratio: float) -> float:

@@ -5,6 +5,7 @@ Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual 
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -12,15 +13,12 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.group import Group, of_group
 from app.engine.core.signature import signature
-from app.engine.cost.calibration import calibration, features
-from app.engine.types.target import Target
+from app.engine.cost.calibration import calibration, features, moved_bytes
+from app.engine.types.target import NEAR, Peak, Target
 
 if TYPE_CHECKING:
     from app.engine.core.registry import Implementation, PlanningContext
     from app.engine.types.storage import StorageKind
-
-
-NEAR = 4.0  # times as fast as main memory is what fits the last cache
 
 
 def roofline(
@@ -113,15 +111,33 @@ def seconds(row: "Implementation", group: Group, context: "PlanningContext") -> 
 
 
 def expected(row: "Implementation", group: Group, context: "PlanningContext") -> float:
-    """Predicted seconds, as long as the target's kind of processor was measured to take of such groups."""
+    """Predicted seconds, as long as the target's kind of processor was measured to take of such groups.
+
+    Where the peak of this machine was measured, times what the cost of the row grows or shrinks by on a
+    machine with that peak.
+    """
     predicted, known = row.predicted(group, context), calibration(context.target)
-    if known is None or not predicted:
+    if not predicted or (known is None and context.peak is None):
         return predicted
-    coefficients = known.of(row.name)
-    return predicted * group.cache.result(
-        (row.name, "factor", context.key),
-        lambda: math.exp(coefficients.log_factor(features(group, context, predicted))),
-    )
+
+    def factor() -> float:
+        here = replace(context, target=on_machine(context, moved_bytes(group)))
+        usual = known.of(row.name).log_factor(features(group, context, predicted)) if known else 0.0
+        return math.exp(usual) * row.predicted(group, here) / predicted
+
+    return predicted * group.cache.result((row.name, "factor", context.key), factor)
+
+
+def on_machine(context: "PlanningContext", nbytes: int) -> Target:
+    """The target as fast as this machine, where its peak was measured, in work on so many bytes.
+
+    Beside the machine of the calibration; without one, beside what the target's description says.
+    """
+    if context.peak is None:
+        return context.target
+    known = calibration(context.target)
+    usual = (known and known.peak) or Peak.described(context.target)
+    return context.peak.beside(context.target, usual, nbytes)
 
 
 def measured(row: "Implementation", group: Group, context: "PlanningContext") -> tuple[float, str] | None:

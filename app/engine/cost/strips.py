@@ -3,8 +3,7 @@
 from app.engine.core import graph
 from app.engine.core.streams.stream_group import StreamPart
 from app.engine.core.streams.strips import HEADS
-from app.engine.cost.roofline import NEAR
-from app.engine.types.target import Target
+from app.engine.types.target import NEAR, Target
 
 ENDS = 1.0  # pixels that take as long as the ends of the tiles of a strip
 CALL = 50e-9  # s to start a kernel

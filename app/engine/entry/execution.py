@@ -1,6 +1,7 @@
 """The programs of one job in memory: verified, and measured beside other runtimes."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from app.engine.core.program import Program
 from app.engine.model.spool import Spool
 from app.engine.planning import session, utilization
 from app.engine.planning.heartbeat import trim
-from app.engine.planning.utilization import Peak
 from app.engine.planning.verification import REFERENCE_SECONDS, Verification
 from app.engine.report.exports import Exported
 from app.engine.runtime import onnxruntime_arena
@@ -22,6 +22,7 @@ from app.engine.runtime.inputs import WrittenOut, as_stored
 from app.engine.runtime.peers import PEERS, Question, Rival, beside, rejection
 from app.engine.types.deadline import TimeUpError, limited
 from app.engine.types.precision import tolerance
+from app.engine.types.target import Peak
 from app.kernels.cpu.runtime.compiler import Compiler
 
 Json = dict[str, Any]
@@ -52,7 +53,7 @@ class Execution:
     def __init__(
         self,
         fused: Program,
-        plain: Program,
+        plain: Future[Program],
         converted: Path,
         inputs: Mapping[str, object],
         compiler: Compiler,
@@ -60,7 +61,7 @@ class Execution:
         spool: Spool,
     ) -> None:
         self.fused = fused
-        self.plain = plain
+        self._plain = plain
         self._converted = converted
         self._inputs = inputs
         self._compiler = compiler
@@ -68,6 +69,11 @@ class Execution:
         self._executors: dict[int, session.Running] = {}
         self._weights = Weights(spool.release)
         self.unmeasured = ""  # why no run of it is measured
+
+    @property
+    def plain(self) -> Program:
+        """The same program without fusion."""
+        return self._plain.result()
 
     def executor(self, program: Program) -> session.Running:
         """The program's executor, its kernels compiled on first use."""
@@ -174,7 +180,7 @@ class Execution:
             peak = (
                 utilization.measured(self._compiler, target, options.threads, cores)
                 if here
-                else utilization.described(target, options.threads)
+                else Peak.described(target, options.threads)
             )
             self._progress("benchmark", parts - 1, parts)
             water = self._arena(outputs, rivals[0])

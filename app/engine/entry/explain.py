@@ -113,6 +113,7 @@ def plan(
     loaded = expanded(load(Path(path), external=external), bound)
     compilation = session.canonical(loaded, target, options, bound, load_registry(), observe=observe)
     if kernels is not None and target == host():
-        compilation = replace(compilation, timings=stored(Compiler(kernels).folder))
+        compiler = Compiler(kernels)
+        compilation = session.on_this_machine(replace(compilation, timings=stored(compiler.folder)), compiler)
     program = session.planned(compilation, options, observe=observe)
     return Planned(program, tuple(stages))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,8 @@ def _prepared(job: _Job, loaded: Loaded, scratch: Path, spool: Spool) -> _Model:
         compilation = session.tuned(
             compilation, job.options, compiler, job.tuning, WrittenOut(inputs), job.predicted, planner
         )
+    elif job.runs_here:
+        compilation = session.on_this_machine(compilation, compiler)
     verification = Verification(converted, WrittenOut(inputs), original_ops, host(), spool, uncomputed)
     return _Model(
         loaded,
@@ -402,7 +405,10 @@ def _planned(job: _Job, model: _Model, attempt: Attempt) -> Execution:
         fused = session.planned(compilation, options, planning)
     unfused = dataclasses.replace(options, fuse=False, prefer="latency", memory_budget=None)
     alone = [s.is_library for s in fused.steps] == [True]  # a second session of it has no use
-    plain = fused if alone else session.planned(compilation, unfused)
+    # Planned beside the verification, which waits for other runtimes most of its time.
+    pool = ThreadPoolExecutor(1)
+    plain = pool.submit(lambda: fused if alone else session.planned(compilation, unfused))
+    pool.shutdown(wait=False)
     return Execution(
         fused, plain, model.converted, model.inputs, model.compiler, job.heartbeat.progress, model.spool
     )
@@ -423,7 +429,7 @@ def _tuning(job: _Job, model: _Model, planned: Compilation) -> Callable[[Compila
     """A function that adds times to a canonical graph: measured ones if the job measures."""
     if job.measures:
         return lambda c: session.measured(c, job.options, model.compiler, job.tuning)
-    return lambda c: dataclasses.replace(c, timings=planned.timings)
+    return lambda c: dataclasses.replace(c, timings=planned.timings, peak=planned.peak)
 
 
 def _built(program: Program, folder: Path, progress: Progress) -> Json:

@@ -18,7 +18,9 @@ import onnx_shape_inference  # noqa: F401
 
 from app.engine.core import registry
 from app.engine.report import pages
+from app.engine.types.target import host
 from app.kernels import cpu
+from app.kernels.cpu.runtime import peak
 from app.kernels.cpu.runtime.compiler import Compiler
 
 
@@ -35,13 +37,14 @@ def _preload() -> None:
 def prepare(kernels: Path) -> None:
     """Compile what jobs of any model need, where a folder of compiled kernels lacks it.
 
-    That is the methods that plan memory, and the driver.
+    That is the methods that plan memory, the driver, and the kernel that measures the peak of the machine.
     """
     compiler = Compiler(kernels)
     from app.engine.memory import compiled  # its functions are cached where the compiler's folder is
 
     compiled.load()
     compiler.compile_driver()
+    peak.compiled(compiler, host().vector_lanes)
 
 
 _preload()

@@ -240,6 +240,7 @@ class ServedModel:
         if self._tune and (shapes == self.first or options.choose == "measured"):
             compilation = session.tuned(compilation, options, self._compiler)
         else:
+            compilation = session.on_this_machine(compilation, self._compiler)
             compilation = dataclasses.replace(compilation, timings=stored(self._compiler.folder))
             if self._tune:
                 compilation = session.raced(compilation, options, self._compiler)

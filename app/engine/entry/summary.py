@@ -20,6 +20,7 @@ from app.engine.runtime import comparison
 from app.engine.runtime.peers import Rival
 from app.engine.types.accelerator import BACKEND
 from app.engine.types.backend_names import UNEXECUTED
+from app.engine.types.target import Peak
 
 Json = dict[str, Any]
 _PREDICTED = (BACKEND, UNEXECUTED)
@@ -67,7 +68,7 @@ def timings_json(fused: Program, plain: Program, taken: Measured | str, steps: S
     """The document timings.json; `taken` are the measurements, or the reason why there are none."""
     measured = None if isinstance(taken, str) else taken
     options, target = fused.compilation.options, fused.compilation.target
-    peak = measured.peak if measured else utilization.described(target, options.threads)
+    peak = measured.peak if measured else Peak.described(target, options.threads)
     spilled = 0.0 if measured else fused.placement.delay  # what is measured contains it
     # A run is its steps and what is outside of them: feeding, waking helpers, fetching.
     known = sum(timed.own for timed in steps) + spilled
@@ -95,6 +96,8 @@ def timings_json(fused: Program, plain: Program, taken: Measured | str, steps: S
             "flags": list(target.isa),
             "cores": target.cores,
             "threads": options.threads,
+            # Of one thread, which predictions follow; null where it was not measured.
+            "peak": fused.compilation.peak and fused.compilation.peak.to_json(),
         },
         "optimized": measured.optimized.to_json() if measured else _prediction(fused),
         "unfused": measured.unfused.to_json() if measured else _prediction(plain),

@@ -75,7 +75,8 @@ def _predicted(value: ir.Value, layout: Layout, context: PlanningContext) -> flo
     shape = graph.static_shape(value)
     written = stored_bytes(value, context.storage.get(value), None)
     moved = written + layout.elements(shape) * graph.element_type(value).itemsize
-    return roofline.roofline(context.target, flops=0.0, nbytes=3.0 * moved, threads=context.threads)
+    target = roofline.on_machine(context, moved)
+    return roofline.roofline(target, flops=0.0, nbytes=3.0 * moved, threads=context.threads)
 
 
 def _timed(

@@ -202,8 +202,9 @@ def measured(
 ) -> Compilation:
     """The compilation with measured seconds of kernels, for the backends that choose node by node.
 
-    Without `options.autotune` it stays as it is.
+    Without `options.autotune` with the peak of this machine alone.
     """
+    compilation = on_this_machine(compilation, compiler)
     if not options.autotune:
         return compilation
     from app.engine.planning import autotune
@@ -219,6 +220,15 @@ def measured(
         return program.kernels
 
     return dataclasses.replace(whole, timings=autotune.measure(groups, compiler, likely, progress))
+
+
+def on_this_machine(compilation: Compilation, compiler: "Compiler") -> Compilation:
+    """The compilation with the peak of this machine, which predictions for it follow."""
+    if compilation.target.device != "cpu" or not is_host(compilation.target, host()):
+        return compilation
+    from app.engine.planning import utilization
+
+    return dataclasses.replace(compilation, peak=utilization.kept(compiler, compilation.target))
 
 
 def planned(

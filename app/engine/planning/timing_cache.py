@@ -1,5 +1,6 @@
 """The timings table: measured seconds by key, beside the compiled kernels that they belong to.
 
+The peak of the machine is there too, see `app.engine.planning.utilization.kept`.
 An entry is never measured again, so plans are reproducible once the table is filled.
 """
 

@@ -6,7 +6,6 @@ Source: Williams, Waterman and Patterson, 2009, "Roofline: an insightful visual 
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -18,8 +17,10 @@ from app.engine.core.calls import Constant, KernelCall
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Step
 from app.engine.cost import roofline
+from app.engine.planning.timing_cache import store, stored
+from app.engine.runtime.benchmark import pinned
 from app.engine.types.saturation import PRODUCTS
-from app.engine.types.target import Target
+from app.engine.types.target import Peak, Target
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.cpu.runtime.peak import peak_flops
 
@@ -32,54 +33,6 @@ RATES: Mapping[str, float] = {"bf16": 2.0}  # of products, in those of float32; 
 INTEGER_RATE = 4.0  # of products of 8-bit integers, where the target has instructions for them
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The most that a machine does on the threads of a program.
-
-    Attributes:
-        flops: single-precision operations a second.
-        bandwidth: byte/s by bytes that are moved, ascending: a speed holds up to its size, the last beyond.
-        measured: whether both were measured, or are those of the target's description.
-    """
-
-    flops: float
-    bandwidth: Mapping[int, float] = field(hash=False)
-    measured: bool
-
-    def bandwidth_of(self, nbytes: int) -> float:
-        """Byte/s of a step that moves so many bytes."""
-        return next(
-            (b for size, b in self.bandwidth.items() if nbytes <= size), [*self.bandwidth.values()][-1]
-        )
-
-    def share(
-        self, flops: float, nbytes: int, seconds: float, rate: float = 1.0, turns: int = 1
-    ) -> float | None:
-        """The least time of that work, bound by arithmetic or by memory, over the time it took.
-
-        Operations are as many times as fast as in float32 as `rate` has it; the work comes in equal turns.
-        """
-        if seconds <= 0 or not (flops or nbytes):
-            return None
-        return max(flops / (self.flops * rate), nbytes / self.bandwidth_of(nbytes // max(turns, 1))) / seconds
-
-    def to_json(self) -> Json:
-        """For timings.json."""
-        return {
-            "gflops": self.flops / 1e9,
-            "bandwidth": [{"bytes": n, "gigabytes_per_second": b / 1e9} for n, b in self.bandwidth.items()],
-            "measured": self.measured,
-        }
-
-
-def described(target: Target, threads: int) -> Peak:
-    """The peak as the target's description has it, caches as fast as predictions take them to be."""
-    memory, cores = target.memories[0], min(threads, target.cores)
-    flops = target.flops * (target.cores if target.device == "cuda" else cores)
-    near = {target.caches[-1]: memory.bandwidth * roofline.NEAR} if target.caches else {}
-    return Peak(flops, {**near, memory.size: memory.bandwidth}, measured=False)
-
-
 def measured(compiler: Compiler, target: Target, threads: int, cores: tuple[int, ...]) -> Peak:
     """The peak of this machine: chains of multiply-adds; copies and reads of SIZES by so many threads."""
     flops = peak_flops(compiler, target.vector_lanes, threads, cores)
@@ -90,6 +43,18 @@ def measured(compiler: Compiler, target: Target, threads: int, cores: tuple[int,
             # What fits a cache is never slower than what does not, whatever else the machine did meanwhile.
             bandwidth = {s: max(b, sum(parts)) for s, b in bandwidth.items()} | {size: sum(parts)}
     return Peak(flops, bandwidth, measured=True)
+
+
+def kept(compiler: Compiler, target: Target) -> Peak:
+    """The peak of one thread of this machine: as its timings table has it, where it is measured once."""
+    names = {size: f"peak x1 {target.vector_lanes} lanes {size} byte/s" for size in SIZES}
+    first, table = f"peak x1 {target.vector_lanes} lanes flop/s", stored(compiler.folder)
+    if first not in table:
+        with pinned(1) as cores:
+            found = measured(compiler, target, 1, cores)
+        table = {first: found.flops} | {names[size]: speed for size, speed in found.bandwidth.items()}
+        store(compiler.folder, table)
+    return Peak(table[first], {size: table[name] for size, name in names.items()}, measured=True)
 
 
 def _moved(nbytes: int) -> float:

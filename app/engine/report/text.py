@@ -56,6 +56,9 @@ def _summary(compilation: Compilation) -> str:
     if plan.implementation is not None:
         seconds = sum(choice.seconds for choice in plan.implementation.values())
         parts.append(_plain(units.duration(seconds)))
+    if (peak := compilation.peak) is not None:
+        memory = [*peak.bandwidth.values()][-1]
+        parts.append(f"predicted by a peak of {peak.flops / 1e9:.3g} GFLOP/s, {memory / 1e9:.3g} GB/s")
     if plan.placement is not None:
         proved = (
             "proved"

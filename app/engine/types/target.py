@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from app.engine.types import accelerator as described
 from app.engine.types.accelerator import ANY_ELEMENTWISE, Accelerator, AcceleratorRow, Limits
@@ -22,6 +22,7 @@ from app.engine.types.errors import TargetError, UnknownTargetError
 Device = Literal["cpu", "cuda", "model"]
 Precision = Literal["f32", "tf32", "bf16", "fp16", "int8"]
 
+NEAR = 4.0  # times as fast as main memory is what fits the last cache, for predictions
 DEVICES: tuple[Device, ...] = ("cpu", "cuda", "model")
 PRECISIONS: tuple[Precision, ...] = ("f32", "tf32", "bf16", "fp16", "int8")
 # Flags of /proc/cpuinfo (x86-64; 64-bit ARM) that decide which kernels may run.
@@ -119,6 +120,70 @@ class Target:
     def budget(self) -> int:
         """Bytes that the arena may take."""
         return self.memories[0].size if self.memory_budget is None else self.memory_budget
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most that a machine does on the threads of a program.
+
+    Attributes:
+        flops: single-precision operations a second.
+        bandwidth: byte/s by bytes that are moved, ascending: a speed holds up to its size, the last beyond.
+        measured: whether both were measured, or are those of the target's description.
+    """
+
+    flops: float
+    bandwidth: Mapping[int, float] = field(hash=False)
+    measured: bool
+
+    def bandwidth_of(self, nbytes: int) -> float:
+        """Byte/s of a step that moves so many bytes."""
+        return next(
+            (b for size, b in self.bandwidth.items() if nbytes <= size), [*self.bandwidth.values()][-1]
+        )
+
+    def share(
+        self, flops: float, nbytes: int, seconds: float, rate: float = 1.0, turns: int = 1
+    ) -> float | None:
+        """The least time of that work, bound by arithmetic or by memory, over the time it took.
+
+        Operations are as many times as fast as in float32 as `rate` has it; the work comes in equal turns.
+        """
+        if seconds <= 0 or not (flops or nbytes):
+            return None
+        return max(flops / (self.flops * rate), nbytes / self.bandwidth_of(nbytes // max(turns, 1))) / seconds
+
+    def to_json(self) -> dict[str, object]:
+        """For timings.json."""
+        return {
+            "gflops": self.flops / 1e9,
+            "bandwidth": [{"bytes": n, "gigabytes_per_second": b / 1e9} for n, b in self.bandwidth.items()],
+            "measured": self.measured,
+        }
+
+    @classmethod
+    def described(cls, target: Target, threads: int = 1) -> "Peak":
+        """The peak as the target's description has it, caches as fast as predictions take them to be."""
+        memory, cores = target.memories[0], min(threads, target.cores)
+        flops = target.flops * (target.cores if target.device == "cuda" else cores)
+        near = {target.caches[-1]: memory.bandwidth * NEAR} if target.caches else {}
+        return cls(flops, {**near, memory.size: memory.bandwidth}, measured=False)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Peak":
+        """Inverse of `to_json`."""
+        bandwidth = {row["bytes"]: row["gigabytes_per_second"] * 1e9 for row in document["bandwidth"]}
+        return cls(document["gflops"] * 1e9, bandwidth, document["measured"])
+
+    def beside(self, target: Target, other: "Peak", nbytes: int) -> Target:
+        """A target that does work on so many bytes as many times as fast as this machine exceeds another."""
+        memory = target.memories[0]
+        faster = self.bandwidth_of(nbytes) / other.bandwidth_of(nbytes)
+        return replace(
+            target,
+            flops=target.flops * self.flops / other.flops,
+            memories=(replace(memory, bandwidth=memory.bandwidth * faster), *target.memories[1:]),
+        )
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """Calibration recovers what measurements follow, and tells its error on models that it has not seen."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from app.engine.core.registry import load as load_registry
 from app.engine.cost import calibration, roofline
 from app.engine.cost.calibration import COUNT, Calibration, Coefficients, Sample, features, fit
 from app.engine.model.load import load
-from app.engine.planning import session
+from app.engine.planning import session, utilization
 from app.engine.types.options import Bindings, Options
-from app.engine.types.target import find, host, peak
+from app.engine.types.target import Peak, Target, find, host, peak
+from app.kernels.cpu.runtime.compiler import Compiler
 from tests.engine.canonical import saved
 
 TRUE = np.array([0.4, 0.2, -0.1, 0.0, 0.3, -0.2, 0.5, 0.0, 0.1, 0.0, 0.0])
@@ -68,7 +70,7 @@ def test_a_row_that_was_not_measured_takes_the_coefficients_of_the_name_that_it_
 
 
 def test_coefficients_are_the_same_after_a_file() -> None:
-    fitted = fit(drawn("a", TRUE, 50))
+    fitted = dataclasses.replace(fit(drawn("a", TRUE, 50)), peak=Peak(1e11, {2**20: 5e10, 2**25: 2e10}, True))
     again = Calibration.from_json(fitted.to_json())
     assert again.to_json() == fitted.to_json()
     np.testing.assert_allclose(again.of("a").weights, fitted.of("a").weights, atol=1e-4)
@@ -98,3 +100,56 @@ def test_only_processors_of_a_kind_that_was_measured_are_calibrated(tmp_path: Pa
 def test_the_file_knows_the_presets_peaks_not() -> None:
     assert set(calibration._shipped()) <= set(calibration.KINDS.values())
     assert calibration.calibration(find("cpu-avx512")) is None  # described with the peak of another machine
+
+
+def expected_seconds(folder: Path, machine: Target, here: Peak | None) -> float:
+    """Predicted seconds of the convolution in blocks, with this peak."""
+    path, registry = saved(CONV, folder, {"w": np.ones((64, 32, 3, 3), np.float32)}), load_registry()
+    started = session.canonical(load(path), machine, Options(), Bindings(), registry)
+    compilation = session.planned(dataclasses.replace(started, peak=here), Options()).compilation
+    (group,) = (g for g in compilation.plan.groups if g.op == "Conv")
+    row = next(r for r in registry.candidates("Conv", ("numba-cpu",)) if r.name == "conv.blocked")
+    return roofline.expected(row, group, PlanningContext.of(compilation))
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_predictions_follow_the_peak_of_the_machine(tmp_path: Path, lanes: int) -> None:
+    machine = dataclasses.replace(host(), vector_lanes=lanes, flops=peak(lanes), launch=0.0)
+    known = calibration.calibration(machine)
+    usual = (known and known.peak) or Peak.described(machine)
+    twice = {size: 2 * speed for size, speed in usual.bandwidth.items()}
+    seconds = functools.partial(expected_seconds, tmp_path, machine)
+    plain = seconds(None)
+    assert seconds(usual) == pytest.approx(plain)
+    assert seconds(dataclasses.replace(usual, flops=2 * usual.flops, bandwidth=twice)) == pytest.approx(
+        plain / 2
+    )
+    assert seconds(dataclasses.replace(usual, flops=2 * usual.flops)) == pytest.approx(plain / 2)
+    assert seconds(dataclasses.replace(usual, bandwidth=twice)) == pytest.approx(
+        plain
+    )  # arithmetic takes longer
+
+
+def test_what_moves_more_bytes_than_a_cache_holds_follows_the_memory() -> None:
+    usual = Peak(1e11, {2**20: 8e10, 2**25: 2e10}, measured=True)
+    here = Peak(3e11, {2**20: 8e10, 2**25: 4e10}, measured=True)
+    near, far = (here.beside(host(), usual, nbytes) for nbytes in (2**20, 2**21))
+    assert near.flops == far.flops == pytest.approx(3 * host().flops)
+    assert near.memories == host().memories
+    assert far.memories[0].bandwidth == pytest.approx(2 * host().memories[0].bandwidth)
+
+
+def test_the_peak_is_measured_once_for_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Compiler(tmp_path)
+    first = utilization.kept(compiler, host())
+    monkeypatch.setattr(utilization, "measured", None)
+    assert utilization.kept(Compiler(tmp_path), host()) == first
+    assert first.flops > 0
+    assert list(first.bandwidth) == list(utilization.SIZES)
+
+
+def test_a_described_machine_is_not_measured(tmp_path: Path) -> None:
+    path = saved(CONV, tmp_path, {"w": np.ones((64, 32, 3, 3), np.float32)})
+    described = dataclasses.replace(find("cpu-avx2"), cores=3)
+    started = session.canonical(load(path), described, Options(), Bindings(), load_registry())
+    assert session.on_this_machine(started, Compiler(tmp_path)).peak is None

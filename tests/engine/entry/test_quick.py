@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.engine.core.program import Program
 from app.engine.core.registry import load as load_registry
 from app.engine.entry.optimize import optimize
 from app.engine.model.load import load
@@ -48,6 +49,12 @@ def run(model: Path, folder: Path, kernels: Path, **options: Any) -> tuple[dict[
     return summary, list(dict.fromkeys(told))
 
 
+def predicted(model: Path, compiler: Compiler) -> Program:
+    """The plan by predicted times on this machine."""
+    started = session.canonical(load(model), host(), Options(), Bindings(), load_registry())
+    return session.planned(session.on_this_machine(started, Compiler(compiler.cache)), Options())
+
+
 def test_a_quick_job_is_verified_and_measures_nothing(
     model: Path, tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,9 +63,7 @@ def test_a_quick_job_is_verified_and_measures_nothing(
     assert summary["timings"] == "predicted"
     assert summary["verification"]["status"] == "verified"
     assert not [p for p in phases if p.startswith(("tune", "benchmark"))]
-    plan = session.planned(
-        session.canonical(load(model), host(), Options(), Bindings(), load_registry()), Options()
-    )
+    plan = predicted(model, compiler)
     assert summary["latency"]["after"] == pytest.approx(plan.seconds)
 
 
@@ -73,9 +78,7 @@ def test_the_first_plan_is_told_before_it_is_measured_and_only_then(
 ) -> None:
     monkeypatch.setattr(Compiler, "__init__", _with_table(tmp_path))
     summary, phases = run(model, tmp_path / "first", compiler.cache)
-    plan = session.planned(
-        session.canonical(load(model), host(), Options(), Bindings(), load_registry()), Options()
-    )
+    plan = predicted(model, compiler)
     assert f"tune: {duration(plan.seconds)} predicted, measuring" in phases
     assert stored(tmp_path)
     assert "tune" in summary["memory"]["phases"]  # what is told of a phase is no other phase

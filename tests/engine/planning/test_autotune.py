@@ -74,15 +74,17 @@ def test_what_is_in_the_table_is_not_measured_again(
     assert session.tuned(compilation, OPTIONS, fresh).timings == first
 
 
-def test_nothing_is_measured_without_autotune_or_for_another_machine(
+def test_nothing_is_measured_for_another_machine_and_without_autotune_the_peak_alone(
     compilation: Compilation, fresh: Compiler
 ) -> None:
-    without = dataclasses.replace(OPTIONS, autotune=False)
-    assert session.tuned(compilation, without, fresh) is compilation
     other: Target = dataclasses.replace(host(), name="another", flops=host().flops * 2)
     elsewhere = dataclasses.replace(compilation, target=other)
     assert session.tuned(elsewhere, OPTIONS, fresh) is elsewhere
     assert not timing_cache.stored(fresh.folder)
+    without = session.tuned(compilation, dataclasses.replace(OPTIONS, autotune=False), fresh)
+    assert without.peak is not None
+    assert without == dataclasses.replace(compilation, peak=without.peak)
+    assert all(key.startswith("peak ") for key in timing_cache.stored(fresh.folder))
 
 
 def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
@@ -103,8 +105,8 @@ def test_the_choice_follows_the_table(compilation: Compilation, fastest: str) ->
 
 def test_a_job_tells_which_times_it_chose_by(compilation: Compilation, fresh: Compiler) -> None:
     timings = session.tuned(compilation, OPTIONS, fresh).timings
-    of_streams = ("streams ", "copy ")
-    table = {name: seconds for name, seconds in timings.items() if not name.startswith(of_streams)}
+    of_machine = ("streams ", "copy ", "peak ")
+    table = {name: seconds for name, seconds in timings.items() if not name.startswith(of_machine)}
     group = conv_of(compilation)
     others = {"conv.blocked x1 [another]": 1.0}
     assert roofline.consulted([group, *changes([group])], {**table, **others}) == table

@@ -12,13 +12,13 @@ from app.engine.core.calls import Constant, KernelCall, Workspace
 from app.engine.core.plan import Compilation, Decision
 from app.engine.passes.order import Order
 from app.engine.passes.plan_memory import PlanMemory
-from app.engine.planning.utilization import Peak
 from app.engine.report import memory_map, pages, report, units
 from app.engine.report.decisions import decisions_json
 from app.engine.report.trace import trace_json
 from app.engine.runtime.comparison import Memory, comparison
 from app.engine.types.options import Options
 from app.engine.types.storage import DispatchMode
+from app.engine.types.target import Peak
 from tests.engine.plans import Row, compilation_of, values_of
 from tests.harness import model_of
 

@@ -18,7 +18,7 @@ from app.engine.report.units import size
 from app.engine.runtime import onnxruntime_arena, peers
 from app.engine.runtime.comparison import text
 from app.engine.types.options import Bindings, Options
-from app.engine.types.target import find, host
+from app.engine.types.target import Peak, find, host
 from app.kernels.cpu.runtime.compiler import Compiler
 
 QUICK = Options(autotune=False, benchmark_seconds=0.05)
@@ -170,7 +170,7 @@ def test_bytes_of_a_step_count_every_operand_once_as_it_is_stored(tmp_path: Path
 
 
 def test_a_share_of_the_peak_is_of_what_bounds_the_step() -> None:
-    peak = utilization.Peak(100.0, {10: 50.0, 1000: 10.0}, measured=False)
+    peak = Peak(100.0, {10: 50.0, 1000: 10.0}, measured=False)
     assert peak.share(100.0, 10, 2.0) == 0.5
     assert peak.share(0.0, 10, 1.0) == pytest.approx(0.2)
     assert peak.share(0.0, 5000, 1000.0) == 0.5
@@ -180,7 +180,7 @@ def test_a_share_of_the_peak_is_of_what_bounds_the_step() -> None:
 
 def test_the_described_peak_is_that_of_predictions() -> None:
     target = find("cpu-avx2")
-    peak = utilization.described(target, 2)
+    peak = Peak.described(target, 2)
     seconds = roofline.roofline(target, flops=0, nbytes=1024, efficiency=1.0) - target.launch
     assert peak.flops == 2 * target.flops
     assert peak.share(0.0, 1024, seconds) == pytest.approx(1.0)

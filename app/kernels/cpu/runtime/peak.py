@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from app.kernels.cpu.codegen.instructions import Vectors, repeat, typed
-from app.kernels.cpu.runtime.compiler import Compiler
+from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler
 from app.kernels.cpu.runtime.driver import Team, compile_dispatch_loop
 from app.kernels.cpu.runtime.kernel_sequence import KernelRow, KernelSequence
 
@@ -54,11 +54,15 @@ def kernel(x, y, turns, begin, end):
 """
 
 
+def compiled(compiler: Compiler, lanes: int) -> CompiledKernel:
+    """The kernel that `peak_flops` runs."""
+    types = ("float32*", "float32*", "int64")
+    return compiler.compile("app.kernels.cpu.runtime.peak:emit_chains", types, static=(lanes,))
+
+
 def peak_flops(compiler: Compiler, lanes: int, threads: int, cores: tuple[int, ...]) -> float:
     """Single-precision operations a second of so many threads; the best of REPEATS runs."""
-    kernel = compiler.compile(
-        "app.kernels.cpu.runtime.peak:emit_chains", ("float32*", "float32*", "int64"), static=(lanes,)
-    )
+    kernel = compiled(compiler, lanes)
     x, y = np.full(1, 1e-3, np.float32), np.zeros(lanes * threads, np.float32)
     arguments = (x.ctypes.data, y.ctypes.data, TURNS)
     team = Team(threads, cores)

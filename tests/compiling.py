@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from app.kernels.cpu.codegen.pipeline import write_whole
 from app.kernels.cpu.runtime.compiler import CompiledKernel, Compiler
 
 FEW = 30  # kernels that this process compiles: starting the other one takes a second
@@ -75,6 +76,14 @@ def serve(cache: Path, requests: Connection) -> None:
             with contextlib.suppress(Exception):  # the other process tries again, and tells of it
                 compiler.compile(kernel, argument_types, static, takes_thread=takes_thread)
             requests.send(resident())
+
+
+def keep(folder: Path, cache: Path) -> None:
+    """Add the kernels of a folder to a cache: those that are compiled here, others need not compile."""
+    for path in sorted(folder.rglob("objects/*.*")):  # a module before the object that is made of it
+        kept = cache / path.relative_to(folder)
+        if not kept.exists():
+            write_whole(kept, path.read_bytes())
 
 
 def resident() -> int:

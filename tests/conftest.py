@@ -15,7 +15,7 @@ from app.engine.types import target
 from app.kernels.cpu.runtime.compiler import Compiler
 from app.kernels.garbage import uncollected
 from app.settings import Settings
-from tests.compiling import CompilerApart, resident
+from tests.compiling import CompilerApart, keep, resident
 from tests.harness import OWN
 from tests.needed import absent, numba_cuda
 
@@ -158,6 +158,21 @@ def sqlite_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served
 def service(sqlite_service: "Served") -> "Served":
     """The service, where the database does not matter."""
     return sqlite_service
+
+
+@pytest.fixture(scope="session")
+def real_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Served"]:
+    """A running service with the engine that users get, and the kernels that tests compiled: both ways by copies.
+
+    Its jobs run as another user, who cannot read what tests write beside them.
+    """
+    from tests.jobs.service import serve
+
+    folder = tmp_path_factory.mktemp("real")
+    keep(KERNELS, folder / "kernels")
+    with serve(folder, engine="app.engine", workers=1) as served:
+        yield served
+    keep(folder / "kernels", KERNELS)
 
 
 @pytest.fixture(scope="session", params=DATABASES)

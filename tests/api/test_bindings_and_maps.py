@@ -10,7 +10,9 @@ import onnx
 import pytest
 
 from app.client import Client, Job
-from tests.jobs.service import serve
+from tests.jobs.service import Served
+
+pytestmark = pytest.mark.last
 
 TEXT = """<ir_version: 8, opset_import: ["": 15, "ai.onnx.ml": 1]>
     g (float[n, 3] x) => (int64[n] label, float[n] p) {
@@ -22,11 +24,8 @@ TEXT = """<ir_version: 8, opset_import: ["": 15, "ai.onnx.ml": 1]>
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with (
-        serve(tmp_path_factory.mktemp("maps"), engine="app.engine", workers=1) as service,
-        Client(str(service.http.base_url)) as here,
-    ):
+def client(real_service: Served) -> Iterator[Client]:
+    with Client(str(real_service.http.base_url)) as here:
         yield here
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from benchmarks.models import recorded
 from tests.api.test_models import refused
 from tests.engine.canonical import runtime
 from tests.engine.model.mxnet.writing import written
-from tests.jobs.service import ROOT, Served, serve
+from tests.jobs.service import Served
 
 pytestmark = pytest.mark.last
 
@@ -27,22 +26,11 @@ TOLERANCE = 1e-4  # of the output's maximum
 MODELS = ("mnist_8", "silero_vad_v6", "super_resolution_10")
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with the engine that users get, and with the kernels that other tests compiled."""
-    data = tmp_path_factory.mktemp("real")
-    compiled = ROOT / "build" / "kernels"
-    compiled.mkdir(parents=True, exist_ok=True)
-    (data / "kernels").symlink_to(compiled)
-    with serve(data, engine="app.engine", workers=1) as served:
-        yield served
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
-    real: Served, shared: Path, tmp_path: Path, name: str
+    real_service: Served, shared: Path, tmp_path: Path, name: str
 ) -> None:
-    with Client(str(real.http.base_url)) as client:
+    with Client(str(real_service.http.base_url)) as client:
         model = client.model(client.upload(shared / "models" / f"{name}.onnx").id, wait=60)
         assert model.state == "ready", model
         for inputs, outputs in recorded(shared / "models", name):
@@ -70,10 +58,10 @@ def test_a_recorded_model_runs_over_http_with_its_recorded_outputs(
 
 
 def test_a_job_leaves_libraries_that_compute_what_was_recorded(
-    real: Served, shared: Path, tmp_path: Path
+    real_service: Served, shared: Path, tmp_path: Path
 ) -> None:
     path = shared / "models" / "mnist_8.onnx"
-    line = [str(path), "--target", "host", "--url", str(real.http.base_url), "--out", str(tmp_path)]
+    line = [str(path), "--target", "host", "--url", str(real_service.http.base_url), "--out", str(tmp_path)]
     assert main(["optimize", *line, "--export", "c,wheel,ort,static", "--name", "MNIST 8"]) == 0
     (wheel,) = tmp_path.glob("mnist_8-*.whl")
     operator, static, archive = sorted(tmp_path.glob("mnist_8-*.tar.gz"))
@@ -102,10 +90,10 @@ def test_a_job_leaves_libraries_that_compute_what_was_recorded(
 
 
 def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
-    real: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    real_service: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    arguments = ["--sample", "squeezenet", "--target", "host", "--url", str(real.http.base_url)]
+    arguments = ["--sample", "squeezenet", "--target", "host", "--url", str(real_service.http.base_url)]
     assert main(["optimize", *arguments, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     for title in (
@@ -135,8 +123,8 @@ def test_the_command_line_optimizes_a_sample_and_saves_every_artifact(
     assert timings["optimized"]["p50"] > 0
 
 
-def test_a_machine_that_this_one_is_not_gets_predictions(real: Served, shared: Path) -> None:
-    with Client(str(real.http.base_url)) as client:
+def test_a_machine_that_this_one_is_not_gets_predictions(real_service: Served, shared: Path) -> None:
+    with Client(str(real_service.http.base_url)) as client:
         model = client.upload(shared / "models" / "mnist_8.onnx")
         jobs = client.submit_all(model.id, ["cpu-avx512", "cuda-sm90", "edge-npu"])
         for job in jobs:
@@ -147,8 +135,8 @@ def test_a_machine_that_this_one_is_not_gets_predictions(real: Served, shared: P
             assert job.summary["latency"]["after"] > 0
 
 
-def test_every_node_has_an_answer_to_why(real: Served, shared: Path) -> None:
-    with Client(str(real.http.base_url)) as client:
+def test_every_node_has_an_answer_to_why(real_service: Served, shared: Path) -> None:
+    with Client(str(real_service.http.base_url)) as client:
         model = client.upload(shared / "models" / "mtcnn_rnet.onnx")
         job = client.submit(model.id, target="cpu-avx512", input_shapes={"input_2": [1, 24, 24, 3]})
         assert client.wait(job.id, timeout=120).state == "succeeded"
@@ -166,15 +154,17 @@ def test_every_node_has_an_answer_to_why(real: Served, shared: Path) -> None:
             for other in row["alternatives"]:
                 assert (other["seconds"] is None) == (other["bytes"] is None)
                 assert other["reason"] or other["seconds"] is not None, "a rejection has its reason"
-        answer = real.http.get(f"/v1/jobs/{job.id}/decisions", params={"node": names[0] + "x"})
+        answer = real_service.http.get(f"/v1/jobs/{job.id}/decisions", params={"node": names[0] + "x"})
         refused(answer, 404, "node-not-found")
         assert repr(names[0]) in answer.json()["detail"]
-        refused(real.http.get("/v1/jobs/nothing/decisions"), 404, "job-not-found")
+        refused(real_service.http.get("/v1/jobs/nothing/decisions"), 404, "job-not-found")
 
 
-def test_parts_of_a_model_are_models_and_compose_to_it(real: Served, shared: Path, tmp_path: Path) -> None:
+def test_parts_of_a_model_are_models_and_compose_to_it(
+    real_service: Served, shared: Path, tmp_path: Path
+) -> None:
     path = shared / "models" / "mnist_8.onnx"
-    with Client(str(real.http.base_url)) as client:
+    with Client(str(real_service.http.base_url)) as client:
         model = client.model(client.upload(path).id, wait=60)
         internal = [v["name"] for v in client.values(model.id, role="internal")]
         (given,), (result,) = (list(client.values(model.id, role=role)) for role in ("input", "output"))
@@ -193,8 +183,10 @@ def test_parts_of_a_model_are_models_and_compose_to_it(real: Served, shared: Pat
             client.extract(model.id, ["nowhere"])
 
 
-def test_a_model_is_written_as_a_symbol_that_is_a_model(real: Served, shared: Path, tmp_path: Path) -> None:
-    with Client(str(real.http.base_url)) as client:
+def test_a_model_is_written_as_a_symbol_that_is_a_model(
+    real_service: Served, shared: Path, tmp_path: Path
+) -> None:
+    with Client(str(real_service.http.base_url)) as client:
         model = client.model(client.upload(shared / "models" / "mnist_8.onnx").id, wait=60)
         made = client.model(client.symbol(model.id).id, wait=60)
         assert made.report is not None
@@ -212,9 +204,9 @@ def test_a_model_is_written_as_a_symbol_that_is_a_model(real: Served, shared: Pa
 
 
 def test_the_graph_is_exported_in_the_opset_of_choice_with_its_weights_beside(
-    real: Served, shared: Path, tmp_path: Path
+    real_service: Served, shared: Path, tmp_path: Path
 ) -> None:
-    with Client(str(real.http.base_url)) as client:
+    with Client(str(real_service.http.base_url)) as client:
         model = client.model(client.upload(shared / "models" / "mnist_8.onnx").id, wait=60)
         options = {"opset": 9, "external_data": True, "benchmark_seconds": 0.05}
         job = client.wait(client.submit(model.id, options=options).id, timeout=300)
@@ -233,21 +225,22 @@ def test_the_graph_is_exported_in_the_opset_of_choice_with_its_weights_beside(
         assert (refused.code, refused.pointer) == ("opset-unsupported", "/options/opset")
 
 
-def test_a_symbol_is_uploaded_with_its_parameters(real: Served, tmp_path: Path) -> None:
+def test_a_symbol_is_uploaded_with_its_parameters(real_service: Served, tmp_path: Path) -> None:
     symbol, weights = written(tmp_path)
     hashes = [
-        real.http.post("/v1/blobs", content=path.read_bytes()).json()["sha256"] for path in (symbol, weights)
+        real_service.http.post("/v1/blobs", content=path.read_bytes()).json()["sha256"]
+        for path in (symbol, weights)
     ]
     manifest = {"name": "net", "model": hashes[0], "external_data": {"net-0000.params": hashes[1]}}
-    found = real.http.post("/v1/models?wait=60", json=manifest).json()
+    found = real_service.http.post("/v1/models?wait=60", json=manifest).json()
     assert (found["state"], found["report"]["outputs"][0]["name"]) == ("ready", "softmax_output")
-    alone = real.http.post("/v1/models?wait=60", content=symbol.read_bytes()).json()
+    alone = real_service.http.post("/v1/models?wait=60", content=symbol.read_bytes()).json()
     assert (alone["state"], alone["code"]) == ("invalid", "external-data-invalid")
     assert "0000.params" in alone["detail"]
 
 
-def test_a_training_graph_of_an_uploaded_model_is_a_model(real: Served, shared: Path) -> None:
-    with Client(str(real.http.base_url)) as client:
+def test_a_training_graph_of_an_uploaded_model_is_a_model(real_service: Served, shared: Path) -> None:
+    with Client(str(real_service.http.base_url)) as client:
         source = client.model(client.upload(shared / "models" / "mnist_8.onnx").id, wait=60)
         output = source.report["outputs"][0]["name"] if source.report else ""
         made = client.model(client.gradient(source.id, output).id, wait=60)
@@ -255,18 +248,20 @@ def test_a_training_graph_of_an_uploaded_model_is_a_model(real: Served, shared: 
         names = [o["name"] for o in made.report["outputs"]] if made.report else []
         assert names[0] == output
         assert sum(name.endswith("_grad") for name in names) >= 4
-        refused = real.http.post(f"/v1/models/{source.id}/gradient", json={"loss": "nowhere"})
+        refused = real_service.http.post(f"/v1/models/{source.id}/gradient", json={"loss": "nowhere"})
         assert (refused.status_code, refused.json()["code"]) == (422, "graph-invalid")
         assert refused.json()["errors"][0]["pointer"] == "/loss"
 
 
-def test_a_row_sparse_gradient_is_planned_run_and_verified_over_http(real: Served, tmp_path: Path) -> None:
+def test_a_row_sparse_gradient_is_planned_run_and_verified_over_http(
+    real_service: Served, tmp_path: Path
+) -> None:
     text = """<ir_version: 10, opset_import: ["": 21]> g (float[300,16] table, int64[2,3] rows) => (float[2,3,16] y) {
         e = Gather(table, rows) y = Tanh(e) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     random = np.random.default_rng(2)
     given = {"table": random.standard_normal((300, 16)).astype("f4"), "rows": random.integers(0, 300, (2, 3))}
-    with Client(str(real.http.base_url)) as client:
+    with Client(str(real_service.http.base_url)) as client:
         source = client.model(client.upload(tmp_path / "m.onnx").id, wait=60)
         with pytest.raises(ServiceFailureError, match="row_sparse names 'y'"):
             client.gradient(source.id, "y", ["table"], row_sparse=["y"])

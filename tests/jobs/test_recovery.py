@@ -1,5 +1,6 @@
 """Jobs outlive the workers that ran them."""
 
+import contextlib
 import os
 import re
 import signal
@@ -9,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from app.jobs.store.database import Database, jobs
+from app.settings import Settings
 from tests.conftest import DATABASES
 from tests.jobs.service import Served, serve
 from tests.jobs.test_limits import is_gone, pids
@@ -121,6 +125,26 @@ def test_a_stop_gives_the_running_job_back_and_the_next_start_ends_it(
         job = second.end(job_id)
         assert job["state"] == "succeeded", job
         assert terminal_events(second, job_id) == ["succeeded"]
+
+
+def test_a_job_that_has_no_process_yet_goes_back_when_its_worker_stops(tmp_path: Path) -> None:
+    database = Database(Settings(data=tmp_path).jobs_database_url)
+    running = sa.select(sa.func.count()).where(jobs.c.state == "running")
+
+    def count() -> int:
+        with database.read() as connection:
+            return int(connection.execute(running).scalar_one())
+
+    how = {"engine": "tests.jobs.slow_engine", "workers": 1, "drain_seconds": 0.5}
+    with contextlib.closing(database), serve(tmp_path, **how) as service:
+        service.model("ok")
+        deadline = time.monotonic() + 60
+        while count() == 0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert count() == 1
+        service.process.terminate()
+        service.process.wait(60)
+        assert count() == 0, service.log()
 
 
 def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:

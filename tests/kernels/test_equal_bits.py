@@ -11,8 +11,8 @@ import pytest
 
 from app.engine.export.processors import processor_of
 from app.engine.types.target import find, host
-from app.kernels.cpu.codegen.pipeline import write_whole
 from app.kernels.cpu.runtime.processor import Processor
+from tests.compiling import keep
 from tests.conftest import KERNELS, ROOT
 from tests.kernels.digests import digests
 
@@ -49,8 +49,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of kernels that holds none at first; what it holds in the end other tests need not compile."""
     folder = tmp_path_factory.mktemp("kernels")
     yield folder
-    for path in sorted(folder.rglob("objects/*")):  # a module before the object that is made of it
-        write_whole(KERNELS / path.relative_to(folder), path.read_bytes())
+    keep(folder, KERNELS)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,12 @@ def deploy(service: Served, name: str, text: str = "", **body: Any) -> dict[str,
     return wait_until(service, name, answer.json()["version"])
 
 
+def undeploy(service: Served) -> None:
+    """Take back all deployments: a service that many tests share has room for eight."""
+    for name in {row["name"] for row in service.http.get("/v1/deployments").json()["deployments"]}:
+        assert service.http.delete(f"/v1/deployments/{name}").status_code == 204
+
+
 def wait_until(
     service: Served, name: str, version: str = "1", state: str = "ready", seconds: float = 60
 ) -> dict[str, Any]:

@@ -11,8 +11,10 @@ import pytest
 import tritonclient.http as triton
 
 from app.client import Client
-from tests.jobs.service import Served, serve
-from tests.serving.deployed import client
+from tests.jobs.service import Served
+from tests.serving.deployed import client, undeploy
+
+pytestmark = pytest.mark.last
 
 WIDTH, CLIENTS, CALLS = 64, 8, 20
 TEXT = f"""<ir_version: 10, opset_import: ["" : 21]>
@@ -33,23 +35,21 @@ def weights() -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(real_service: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("batches")
     for name, text in (("good", TEXT), ("mixing", MIXING)):
         model = onnx.parser.parse_model(text)
         if name == "good":
             model.graph.initializer.append(onnx.numpy_helper.from_array(weights(), "w"))
         onnx.save(model, folder / f"{name}.onnx")
-    with (
-        serve(folder, engine="app.engine", workers=1) as service,
-        Client(str(service.http.base_url)) as here,
-    ):
+    with Client(str(real_service.http.base_url)) as here:
         for name in ("good", "mixing"):
             model_id = here.upload(folder / f"{name}.onnx").id
             job = here.submit(model_id, input_shapes={"x": [1, WIDTH]}, options=OPTIONS)
             assert here.wait(job.id, timeout=120).state == "succeeded"
             here.deploy(job.id, name, instances=2, batch_sizes=[4, 2, 4], batch_delay_ms=20.0)
-        yield service
+        yield real_service
+        undeploy(real_service)
 
 
 def test_clients_get_what_each_gets_alone(served: Served) -> None:

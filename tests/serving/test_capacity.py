@@ -7,14 +7,14 @@ import pytest
 
 from app.cli.main import main
 from app.client import Client, ServiceFailureError
-from tests.jobs.service import Served, serve
-from tests.serving.deployed import deploy
+from tests.jobs.service import Served
+from tests.serving.deployed import deploy, undeploy
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("capacity"), workers=1) as served:
-        yield served
+@pytest.fixture(scope="module", autouse=True)
+def _undeployed(service: Served) -> Iterator[None]:
+    yield
+    undeploy(service)
 
 
 def finished(service: Served, text: str = "model") -> str:

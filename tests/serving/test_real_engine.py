@@ -11,8 +11,10 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from app.client import Client
-from tests.jobs.service import Served, serve
-from tests.serving.deployed import client
+from tests.jobs.service import Served
+from tests.serving.deployed import client, undeploy
+
+pytestmark = pytest.mark.last
 
 # The protocol's type, ONNX's, NumPy's: BF16 travels as float32 in this client.
 TYPES = (
@@ -40,13 +42,10 @@ model ({INPUTS}) => ({OUTPUTS}) {{
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(real_service: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("real")
     onnx.save(onnx.parser.parse_model(TEXT), folder / "model.onnx")
-    with (
-        serve(folder, engine="app.engine", workers=1) as service,
-        Client(str(service.http.base_url)) as here,
-    ):
+    with Client(str(real_service.http.base_url)) as here:
         job = here.submit(
             here.upload(folder / "model.onnx").id,
             input_shapes={f"x_{name}": [1, 2] for name, _, _ in TYPES},
@@ -58,7 +57,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         here.deploy(job.id, "types")
         found = here.wait_until_ready("types", timeout=120)
         assert found.state == "ready", found
-        yield service
+        yield real_service
+        undeploy(real_service)
 
 
 def given(rows: int, *, binary: bool) -> tuple[list[Any], dict[str, Any]]:

@@ -15,15 +15,15 @@ import pytest
 
 from tests.jobs import fake_engine
 from tests.jobs.service import Served, serve
-from tests.serving.deployed import deploy, wait_until
+from tests.serving.deployed import deploy, undeploy, wait_until
 
 CLIENTS = 16
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("redeploy"), workers=1) as service:
-        yield service
+@pytest.fixture(scope="module", autouse=True)
+def _undeployed(service: Served) -> Iterator[None]:
+    yield
+    undeploy(service)
 
 
 def body(first: float = 1.0) -> dict[str, Any]:
@@ -63,30 +63,30 @@ def clients(service: Served, name: str) -> Iterator[Counter[tuple[int, str]]]:
             answers.update(each.result())
 
 
-def test_no_request_fails_while_versions_come_and_go(served: Served) -> None:
-    deploy(served, "steady")
-    with clients(served, "steady") as answers:
-        assert start(served, "steady", "load-sleep 2") == "2"
-        wait_until(served, "steady", "2")
+def test_no_request_fails_while_versions_come_and_go(service: Served) -> None:
+    deploy(service, "steady")
+    with clients(service, "steady") as answers:
+        assert start(service, "steady", "load-sleep 2") == "2"
+        wait_until(service, "steady", "2")
         time.sleep(0.5)
-        gone = served.http.delete("/v1/deployments/steady", params={"version": 2})
+        gone = service.http.delete("/v1/deployments/steady", params={"version": 2})
         assert gone.status_code == 204
         time.sleep(1.5)
     assert answers.keys() == {(200, "1"), (200, "2")}, answers
 
 
-def test_requests_go_to_the_latest_version_that_is_ready(served: Served) -> None:
-    deploy(served, "ready")
-    start(served, "ready", "load-sleep 3")
-    ask = served.http.post("/v2/models/ready/infer", json=body())
+def test_requests_go_to_the_latest_version_that_is_ready(service: Served) -> None:
+    deploy(service, "ready")
+    start(service, "ready", "load-sleep 3")
+    ask = service.http.post("/v2/models/ready/infer", json=body())
     assert (ask.status_code, ask.json()["model_version"]) == (200, "1")
-    assert served.http.get("/v2/models/ready").json()["versions"] == ["1", "2"]
-    assert served.http.get("/v2/models/ready/ready").status_code == 200
-    assert served.http.get("/v2/health/ready").status_code == 200, "the name is up"
-    of_version = served.http.post("/v2/models/ready/versions/2/infer", json=body())
+    assert service.http.get("/v2/models/ready").json()["versions"] == ["1", "2"]
+    assert service.http.get("/v2/models/ready/ready").status_code == 200
+    assert service.http.get("/v2/health/ready").status_code == 200, "the name is up"
+    of_version = service.http.post("/v2/models/ready/versions/2/infer", json=body())
     assert of_version.status_code == 503
-    wait_until(served, "ready", "2")
-    assert served.http.post("/v2/models/ready/infer", json=body()).json()["model_version"] == "2"
+    wait_until(service, "ready", "2")
+    assert service.http.post("/v2/models/ready/infer", json=body()).json()["model_version"] == "2"
 
 
 def waiting(service: Served, name: str) -> int:
@@ -96,20 +96,20 @@ def waiting(service: Served, name: str) -> int:
     return int(line)
 
 
-def test_requests_that_a_deleted_version_has_are_answered(served: Served) -> None:
-    deploy(served, "drained")
+def test_requests_that_a_deleted_version_has_are_answered(service: Served) -> None:
+    deploy(service, "drained")
     with ThreadPoolExecutor(CLIENTS) as pool:
         slow = body(fake_engine.SLEEP)
-        url = f"{served.http.base_url}/v2/models/drained/infer"
+        url = f"{service.http.base_url}/v2/models/drained/infer"
         asked = [pool.submit(httpx.post, url, json=slow, timeout=30) for _ in range(CLIENTS)]
         deadline = time.monotonic() + 20
-        while waiting(served, "drained") < 4 and time.monotonic() < deadline:
+        while waiting(service, "drained") < 4 and time.monotonic() < deadline:
             pass
-        assert served.http.delete("/v1/deployments/drained").status_code == 204
+        assert service.http.delete("/v1/deployments/drained").status_code == 204
         statuses = Counter(each.result().status_code for each in asked)
     assert statuses.keys() <= {200, 404}, "404 is for those that came later"
     assert statuses[200] >= 3
-    assert served.http.post("/v2/models/drained/infer", json=body()).status_code == 404
+    assert service.http.post("/v2/models/drained/infer", json=body()).status_code == 404
 
 
 def test_a_version_that_fails_to_load_takes_no_name_down_not_even_after_a_restart(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ import tritonclient.http as triton
 
 from app.cli.main import main
 from app.client import Client
-from tests.jobs.service import Served, serve
-from tests.serving.deployed import client
+from tests.jobs.service import Served
+from tests.serving.deployed import client, undeploy
+
+pytestmark = pytest.mark.last
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
 model (float[N, 3, H, 16] x, float[64, 3, 3, 3] w, float[8, 64, 3, 3] v) => (float[N, 8, H, 16] y) {
@@ -38,11 +40,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(model: Path) -> Iterator[tuple[Served, str]]:
-    with (
-        serve(model.parent, engine="app.engine", workers=1) as service,
-        Client(str(service.http.base_url)) as here,
-    ):
+def served(real_service: Served, model: Path) -> Iterator[tuple[Served, str]]:
+    with Client(str(real_service.http.base_url)) as here:
         job = here.submit(
             here.upload(model).id,
             input_shapes={"x": ["N<=3", 3, "H:8..64%8", 16]},
@@ -54,7 +53,8 @@ def served(model: Path) -> Iterator[tuple[Served, str]]:
         here.deploy(job.id, "region")
         found = here.wait_until_ready("region", timeout=120)
         assert found.state == "ready", found
-        yield service, job.id
+        yield real_service, job.id
+        undeploy(real_service)
 
 
 def test_the_peak_of_a_shape_is_known_before_it_runs(

@@ -11,7 +11,8 @@ import pytest
 
 from app import sparse_inputs
 from app.client import Client
-from tests.jobs.service import Served, serve
+from tests.jobs.service import Served
+from tests.serving.deployed import undeploy
 
 pytestmark = pytest.mark.last
 
@@ -41,7 +42,9 @@ def expected(triples: Triples) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, bytes]]]:
+def served(
+    real_service: Served, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Served, dict[str, bytes]]]:
     """A service with the deployed model, and the artifacts of its job."""
     folder = tmp_path_factory.mktemp("sparse")
     proto = onnx.parser.parse_model(TEXT)
@@ -51,10 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, d
     rows, columns, values = drawn(MOST, 0)
     matrix = sparse_inputs.from_triples((ROWS, COLUMNS), rows.tolist(), columns.tolist(), values)
     sparse_inputs.write(folder / "x.npz", matrix)
-    with (
-        serve(folder, engine="app.engine", workers=1) as service,
-        Client(str(service.http.base_url)) as here,
-    ):
+    with Client(str(real_service.http.base_url)) as here:
         job = here.submit(
             here.upload(folder / "model.onnx").id,
             inputs={"x": here.put_blob(folder / "x.npz")},
@@ -67,7 +67,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, d
         artifacts = {name: bytes(here.artifact(job.id, name)) for name in names}
         here.deploy(job.id, "sparse")
         assert here.wait_until_ready("sparse", timeout=120).state == "ready"
-        yield service, artifacts
+        yield real_service, artifacts
+        undeploy(real_service)
 
 
 def test_the_job_computes_the_given_triples_sparse(served: tuple[Served, dict[str, bytes]]) -> None:

@@ -1,14 +1,13 @@
 """Names of models on a phone's screen, and models of several files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.external_model import write
-from tests.jobs.service import Served, serve
-from tests.web.conftest import Watched, _chromium
+from tests.jobs.service import Served
+from tests.web.conftest import Watched
 
 Opener = Callable[..., Watched]
 LONG = "mobilenet_v2_1.4_224_frozen_with_quantized_weights.onnx"
@@ -29,13 +28,6 @@ FAULTS = """(row) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    _chromium()
-    with serve(tmp_path_factory.mktemp("names"), workers=1) as service:
-        yield service
-
-
 def url(service: Served) -> str:
     return f"http://127.0.0.1:{service.settings.port}"
 
@@ -44,25 +36,25 @@ def named(service: Served, text: str, name: str) -> str:
     return str(service.http.post("/v1/models", params={"name": name}, content=text.encode()).json()["id"])
 
 
-def test_nothing_covers_or_breaks_a_name_on_a_phone(served: Served, open_at: Opener) -> None:
-    model = named(served, "sleep 600", LONG)
+def test_nothing_covers_or_breaks_a_name_on_a_phone(service: Served, open_at: Opener) -> None:
+    model = named(service, "sleep 600 long name", LONG)
     body = {"model": model, "targets": ["host"], "reuse": False}
-    job = served.http.post("/v1/jobs", json=body).json()["id"]
-    served.wait_for_phase(job, "begin")
+    job = service.http.post("/v1/jobs", json=body).json()["id"]
+    service.wait_for_phase(job, "begin")
     for path, rows in (("/jobs", f"#job-{job}"), ("/models", "table.models tbody tr"), ("/", f"#job-{job}")):
-        it = open_at(url(served), path)
+        it = open_at(url(service), path)
         it.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
         row = it.page.locator(rows).first
         assert row.evaluate(FAULTS) == [], path
         assert row.locator("a.strong").inner_text().startswith(LONG[:40])
         assert it.page.evaluate("document.documentElement.scrollWidth") <= 375
-    served.http.post(f"/v1/jobs/{job}/cancel")
+    service.http.post(f"/v1/jobs/{job}/cancel")
     it.expect_clean()
 
 
-def test_a_model_is_renamed_on_its_page(served: Served, open_at: Opener) -> None:
-    model = named(served, "ok rename", "before.onnx")
-    it = open_at(url(served), f"/models/{model}")
+def test_a_model_is_renamed_on_its_page(service: Served, open_at: Opener) -> None:
+    model = named(service, "ok rename page", "before.onnx")
+    it = open_at(url(service), f"/models/{model}")
     assert it.page.locator("h1").inner_text() == "before.onnx"
     it.page.click("#rename")
     it.page.fill(".naming input", "after <b>")
@@ -72,23 +64,23 @@ def test_a_model_is_renamed_on_its_page(served: Served, open_at: Opener) -> None
     it.expect_clean()
 
 
-def test_a_model_goes_up_with_its_external_data(served: Served, open_at: Opener, tmp_path: Path) -> None:
+def test_a_model_goes_up_with_its_external_data(service: Served, open_at: Opener, tmp_path: Path) -> None:
     model = write(tmp_path, "weights/w.bin")
-    it = open_at(url(served), "/models")
+    it = open_at(url(service), "/models")
     it.page.set_input_files("#file", [tmp_path / "weights" / "w.bin", model])
     it.page.wait_for_url("**/models/*")
     assert it.page.locator("h1").inner_text() == "external.onnx"
-    files = served.http.get(f"/v1/models/{it.page.url.rpartition('/')[2]}").json()["files"]
+    files = service.http.get(f"/v1/models/{it.page.url.rpartition('/')[2]}").json()["files"]
     assert sorted(files) == ["", "weights/w.bin"]
     it.expect_clean()
 
 
 def test_two_graphs_at_once_are_refused_with_what_was_expected(
-    served: Served, open_at: Opener, tmp_path: Path
+    service: Served, open_at: Opener, tmp_path: Path
 ) -> None:
     for name in ("a.onnx", "b.onnx"):
         (tmp_path / name).write_text("ok")
-    it = open_at(url(served), "/models")
+    it = open_at(url(service), "/models")
     it.page.set_input_files("#file", [tmp_path / "a.onnx", tmp_path / "b.onnx"])
     text = it.page.locator("#drop .problem").inner_text()
     assert (
@@ -97,8 +89,8 @@ def test_two_graphs_at_once_are_refused_with_what_was_expected(
     )
 
 
-def test_the_api_page_is_dark_where_the_system_is(served: Served, open_at: Opener) -> None:
-    it = open_at(url(served), "/docs")
+def test_the_api_page_is_dark_where_the_system_is(service: Served, open_at: Opener) -> None:
+    it = open_at(url(service), "/docs")
     it.page.wait_for_selector(".opblock")
     shades = []
     for scheme in ("light", "dark"):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import sqlalchemy as sa
 
@@ -90,8 +90,10 @@ class Runner:
         limits = Limits(PREPARE_SECONDS, self._settings.job_memory_bytes, self._settings.max_artifact_bytes)
         request = ChildRequest(kind="prepare", limits=limits, **self._places(folder))
         try:
-            child = self._pool.take()
+            child = self._pool.take(self._stopping.is_set)
         except (OSError, EOFError):  # the first job tells
+            return
+        if child is None:
             return
         try:
             child.lower_priority()
@@ -165,14 +167,14 @@ class Runner:
         row = taken.row
         job = _Following(self._database, row, self._stopping, self._settings.drain_seconds)
         request = self._until_done(lambda: self._request(taken, folder))
-        child = self._pool.take()
+        child = self._pool.take(job.has_drained)
+        if child is None:
+            self._give_back(row, job)
         self._pool.replenish()  # now, as nothing is timed yet: the next job finds a child that waits
         try:
             outcome = supervise_child.carry_out(child, request, job.progress, job.should_stop)
             if outcome.stopped and not job.cancelled:
-                job.flush()
-                self._insist(lambda connection: job_repository.give_back(connection, row))
-                raise GivenBackError
+                self._give_back(row, job)
             if outcome.killed and row["attempt"] < self._settings.max_attempts:
                 logger.warning("the process of job %s was killed; trying again", row["id"])
                 job.flush()
@@ -187,6 +189,11 @@ class Runner:
         what = {"kind": row["kind"], "code": outcome.code or "", "seconds": seconds, "owner": row["owner"]}
         logger.info("the job ended", extra=what)
         return True
+
+    def _give_back(self, row: job_repository.Row, job: "_Following") -> NoReturn:
+        job.flush()
+        self._insist(lambda connection: job_repository.give_back(connection, row))
+        raise GivenBackError
 
     def _kept(
         self,
@@ -363,9 +370,9 @@ class _Following:
         except OUTAGE:
             wanted = True  # nobody says otherwise; what the job makes is kept when the database is back
         self.cancelled = wanted is False
-        return wanted is not True or self._has_drained()
+        return wanted is not True or self.has_drained()
 
-    def _has_drained(self) -> bool:
+    def has_drained(self) -> bool:
         """True if the worker stops and the job has had its time to end."""
         if not self._stopping.is_set():
             return False

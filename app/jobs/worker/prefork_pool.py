@@ -17,8 +17,10 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait as wait_for_futures
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -37,6 +39,7 @@ CONSTS.sleep_unit = 1.0
 _RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # waits between attempts to fork
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOWEST = 19  # nice value
+_STOP_SECONDS = 0.5  # between two looks whether who waits for a child has to stop
 _FIRST_SECONDS = 60.0  # for the process that forks to import what it needs
 logger = logging.getLogger("stowplan.confinement")
 
@@ -174,10 +177,17 @@ class PreforkPool:
         self._thread = threading.Thread(target=self._run, name="prefork-pool", daemon=True)
         self._thread.start()
 
-    def take(self) -> Child:
-        """A child that waits for its request."""
+    def take(self, should_stop: Callable[[], bool]) -> Child | None:
+        """A child that waits for its request; None when `should_stop` says so before there is one.
+
+        The first child waits for seconds of imports.
+        """
         request: Future[Child] = Future()
         self._requests.put(request)
+        while not wait_for_futures([request], _STOP_SECONDS).done:
+            if should_stop():
+                request.add_done_callback(self._keep)
+                return None
         return request.result()
 
     def replenish(self) -> None:
@@ -214,6 +224,11 @@ class PreforkPool:
             if ready.is_alive:
                 return ready
         return self._launch()
+
+    def _keep(self, request: "Future[Child]") -> None:
+        """Keep a child that nobody waits for any more."""
+        if request.exception() is None:
+            self._ready.append(request.result())
 
     def _launch(self) -> Child:
         """A new child. The process that forks it is started again if someone killed it.

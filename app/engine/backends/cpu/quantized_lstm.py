@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.dynamic_quantize import center_calls
 from app.engine.backends.cpu.integer import PAIRS_FORM, Finish, RecipeOperand
-from app.engine.backends.cpu.integer_matmul import Product, product_call
+from app.engine.backends.cpu.integer_matmul import NOTHING, Product, product_call
 from app.engine.backends.cpu.recurrent import (
     POINTER,
     Array,
@@ -71,7 +71,9 @@ def _projection(group: Group, layer: Layer, gates: Workspace, context: PlanningC
     steps = tiles.pack_steps(w.transpose(1, 0, 2).reshape(layer.inputs, columns), 2)
     panels = Constant(tiles.pack_columns(steps, width), _name(node, W))
     nothing = Constant(np.zeros(1, np.int32))
-    operands = Product(x, panels, nothing, gates, layer.rows, columns, len(steps), len(steps), [(0, 0)])
+    operands = Product(
+        x, panels, nothing, gates, layer.rows, columns, len(steps), len(steps), [(0, 0)], NOTHING
+    )
     recipe: Recipe = (
         ("Cast", (0,), ("float32",)),
         ("Mul", (1, 2), ()),

@@ -113,7 +113,20 @@ def row_times_transposed(node: ir.Node) -> Replacement | None:
     return Replacement(new.outputs, [column, sums, new])
 
 
+def outer_product(node: ir.Node) -> Replacement | None:
+    """Columns times rows = elementwise products."""
+    column, row = graph.operand(node, 0), graph.operand(node, 1)
+    shapes = graph.shape(column), graph.shape(row)
+    if shapes[0] is None or shapes[1] is None or min(map(len, shapes)) < 2:
+        return None
+    if shapes[0][-1] != 1 or shapes[1][-2] != 1:
+        return None
+    product = ir.Node("", "Mul", [column, row])
+    return Replacement(product.outputs, [product])
+
+
 REWRITES = (
+    RewriteRule(outer_product, ("MatMul",), backends=("numba-cpu",), by_extents=True),
     *integer_rows("numba-cpu"),
     *block_quantized.rows("numba-cpu"),
     RewriteRule(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),

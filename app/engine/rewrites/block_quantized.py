@@ -139,7 +139,7 @@ def dequantize_blocks(node: ir.Node) -> Replacement | None:
         return None
     made = Made(node)
     column = made.axes(*scales[: axis + 1], 1, *scales[axis + 1 :])
-    found = _blocks(made, made("Cast", x, to=int(real)), shape, axis, size)
+    found = _apart(made, made("Cast", x, to=int(real)), shape, axis, size)
     if zero is not None:
         found = made("Sub", found, made("Reshape", made("Cast", zero, to=int(real)), column))
     found = made("Mul", found, made("Reshape", scale, column))
@@ -165,7 +165,7 @@ def quantize_blocks(node: ir.Node) -> Replacement | None:
         return None
     made = Made(node)
     column = made.axes(*scales[: axis + 1], 1, *scales[axis + 1 :])
-    apart = _blocks(made, x, shape, axis, size)
+    apart = _apart(made, x, shape, axis, size)
     found = made("Round", made("Div", apart, made("Reshape", scale, column)))
     if zero is not None:
         found = made("Add", found, made("Reshape", made("Cast", zero, to=int(real)), column))
@@ -174,7 +174,7 @@ def quantize_blocks(node: ir.Node) -> Replacement | None:
     return Replacement([_joined(made, found, shape, axis, size)], made.nodes)
 
 
-def _blocks(made: Made, x: ir.Value, shape: tuple[int, ...], axis: int, size: int) -> ir.Value:
+def _apart(made: Made, x: ir.Value, shape: tuple[int, ...], axis: int, size: int) -> ir.Value:
     """An axis as blocks, and an axis within them; zeros fill up the last block."""
     count, missing = -(-shape[axis] // size), -shape[axis] % size
     if missing:

@@ -123,7 +123,8 @@ class Inputs:
         shifted = self.shifted
         if self.is_conv or not shifted.size or (shifted.min() >= -128 and shifted.max() <= 127):
             return shifted, np.zeros(0, np.int32)
-        axes = None if graph.elements(self.b_zero) == 1 else tuple(range(shifted.ndim - 1))
+        is_one = self.b_zero is None or graph.elements(self.b_zero) == 1
+        axes = None if is_one else tuple(range(shifted.ndim - 1))
         lacks = (shifted.min(axes) + shifted.max(axes) + 1) // 2
         return shifted - lacks, lacks.reshape(-1).astype(np.int32)
 

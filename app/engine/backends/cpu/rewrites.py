@@ -116,10 +116,10 @@ def row_times_transposed(node: ir.Node) -> Replacement | None:
 def outer_product(node: ir.Node) -> Replacement | None:
     """Columns times rows = elementwise products."""
     column, row = graph.operand(node, 0), graph.operand(node, 1)
-    shapes = graph.shape(column), graph.shape(row)
-    if shapes[0] is None or shapes[1] is None or min(map(len, shapes)) < 2:
+    first, second = graph.shape(column), graph.shape(row)
+    if first is None or second is None or len(first) < 2 or len(second) < 2:
         return None
-    if shapes[0][-1] != 1 or shapes[1][-2] != 1:
+    if first[-1] != 1 or second[-2] != 1:
         return None
     product = ir.Node("", "Mul", [column, row])
     return Replacement(product.outputs, [product])

@@ -209,9 +209,12 @@ def test_one_hot_is_off_where_the_index_is_outside(compiler: Compiler, axis: int
     np.testing.assert_array_equal(y, np.where(on, np.float32(7), np.float32(2)))
 
 
+@pytest.mark.parametrize("inner", [(), (3,)])
 @pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
-def test_reverse_sequence_reverses_the_start_of_each(compiler: Compiler, time: int, batch: int) -> None:
-    x = counting((4, 4, 3))
+def test_reverse_sequence_reverses_the_start_of_each(
+    compiler: Compiler, time: int, batch: int, inner: tuple[int, ...]
+) -> None:
+    x = counting((4, 4, *inner))
     inputs = {"x": x, "n": np.array([1, 4, 2, 3])}
     body = f"ReverseSequence <time_axis = {time}, batch_axis = {batch}> (x, n)"
     (y,) = run_text(compiler, "reverse_sequence.rows", body, inputs, threads=2)

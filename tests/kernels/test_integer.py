@@ -206,21 +206,27 @@ def test_ragged_products_are_exact_at_the_extremes(compiler: Compiler, row: str,
 @pytest.mark.parametrize(
     ("row", "lanes"), [r for r in rows_that_run("matmul_integer") if "tiles" not in r[0]]
 )
-@pytest.mark.parametrize(("kind", "zero"), [("uint8", 101), ("uint8", 255), ("int8", -7)])
+@pytest.mark.parametrize(
+    ("kind", "zero"), [("uint8", 101), ("uint8", 255), ("int8", -7), ("uint8", None), ("int8", None)]
+)
 def test_weights_beyond_int8_less_their_zero_point_are_exact(
-    compiler: Compiler, row: str, lanes: int, kind: str, zero: int
+    compiler: Compiler, row: str, lanes: int, kind: str, zero: int | None
 ) -> None:
-    """All lack one number, times which the sums of rows are added; several blocks and chunks of them."""
+    """All lack one number, or those of each column one, times which the sums of rows are added.
+
+    Several blocks and chunks of them; None is a zero point for every column.
+    """
     rng, bounds = np.random.default_rng(3), np.iinfo(kind)
     low, high = (bounds.min, bounds.max) if "quads" not in row else (bounds.max - 64, bounds.max)
     for m, k, n in ((1, 517, 33), (101, 1101, 50)):
         a = random(rng, "uint8", (m, k))
         b = rng.integers(low, high, (k, n), endpoint=True).astype(kind)
         b[0, :2] = low, high
-        values = {"a": a, "b": b, "z": np.array(13, np.uint8), "w": np.array(zero, kind)}
+        w = random(rng, kind, (n,)) if zero is None else np.array(zero, kind)
+        values = {"a": a, "b": b, "z": np.array(13, np.uint8), "w": w}
         model = harness.model_of(
             f"{HEAD} ({declared(values)}) => (int32[{m},{n}] y) {{ y = MatMulInteger(a, b, z, w) }}",
-            {"b": b, "w": values["w"]},
+            {"b": b, "w": w},
         )
         (found,) = harness.run_group(
             harness.implementation(row, REGISTRY),
@@ -230,7 +236,7 @@ def test_weights_beyond_int8_less_their_zero_point_are_exact(
             threads=2,
             lanes=lanes,
         )
-        np.testing.assert_array_equal(found, (a.astype(np.int64) - 13) @ (b.astype(np.int64) - zero))
+        np.testing.assert_array_equal(found, (a.astype(np.int64) - 13) @ (b.astype(np.int64) - w))
 
 
 def test_weights_that_may_saturate_are_refused() -> None:

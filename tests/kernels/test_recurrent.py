@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.core.registry import PlanningContext
+from app.engine.operators.recurrent import ACTIVATIONS
+from app.engine.reference.recurrent import CORRECTIONS
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests import harness
@@ -198,11 +200,47 @@ def test_outputs_that_nobody_reads_are_not_written(compiler: Compiler) -> None:
     assert_close(c, layer("LSTM", operands)[2], 1e-5)
 
 
-def test_other_activations_are_refused_by_name() -> None:
+def test_unknown_activations_are_refused_by_name() -> None:
     operands = operands_of("GRU", 2, 1, 3, 4, 1, "x w r")
-    body = body_of("GRU", operands, ', activations = ["HardSigmoid", "Tanh"]')
+    body = body_of("GRU", operands, ', activations = ["HardTanh", "Tanh"]')
     reason = implementation("gru.loop", REGISTRY).rejection(text_group(body, operands), context())
-    assert "hardsigmoid" in (reason or "")
+    assert "hardtanh" in (reason or "")
+
+
+def against_the_evaluator(compiler: Compiler, op: str, names: str, **attributes: Any) -> None:
+    operands = operands_of(op, 4, 3, 3, 5, 2 if "direction" in attributes else 1, names)
+    fixed = {k: v for k, v in operands.items() if k in ("w", "r", "b", "p")}
+    inputs = {k: v for k, v in operands.items() if k not in fixed}
+    written = "".join(f", {k} = {v}".replace("'", '"') for k, v in attributes.items())
+    written = written.replace("bidirectional", '"bidirectional"')
+    found = run_text(
+        compiler, f"{op.lower()}.loop", body_of(op, operands, written), inputs, fixed, OUTPUTS[op]
+    )
+    compute = next(c.function for c in CORRECTIONS if c.op == op)
+    given = [operands.get(name) for name in ORDER[: 8 if op == "LSTM" else 6]]
+    wide = [v.astype(np.float64) if v is not None and v.dtype == np.float32 else v for v in given]
+    for a, b in zip(found, compute(*wide, **attributes), strict=True):
+        assert_close(a, b, 1e-5)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_any_activation_serves_in_either_direction(compiler: Compiler, op: str, name: str) -> None:
+    count = {"LSTM": 3, "GRU": 2, "RNN": 1}[op]
+    against_the_evaluator(
+        compiler,
+        op,
+        "x w r b",
+        direction="bidirectional",
+        clip=0.7,
+        activations=[*["Sigmoid", "Elu", name][-count:], *[name, "ScaledTanh", "Softsign"][:count]],
+        activation_alpha=[0.4],
+        activation_beta=[0.6],
+    )
+
+
+def test_the_forget_gate_may_be_coupled_to_the_input_gate(compiler: Compiler) -> None:
+    against_the_evaluator(compiler, "LSTM", "x w r b lens h0 c0 p", input_forget=1)
 
 
 def rounded(v: Array) -> Array:

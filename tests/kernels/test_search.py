@@ -149,7 +149,7 @@ def test_a_long_running_sum_keeps_its_digits(compiler: Compiler) -> None:
 @pytest.mark.parametrize("name", ["search.top_k", "search.top_k_radix"])
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 40])
-@pytest.mark.parametrize(("shape", "axis"), [((3, 40), -1), ((40, 3), 0), ((2, 40, 3), 1)])
+@pytest.mark.parametrize(("shape", "axis"), [((3, 40), -1), ((40, 37), 0), ((2, 40, 3), 1)])
 def test_largest_and_smallest_in_order_first_of_equals(
     compiler: Compiler, shape: tuple[int, ...], axis: int, k: int, largest: int, name: str
 ) -> None:
@@ -194,13 +194,15 @@ def test_many_of_long_rows(compiler: Compiler, dtype: type, k: int, largest: int
         np.testing.assert_array_equal(y, np.take_along_axis(inputs["X"], order, 1))
 
 
+@pytest.mark.parametrize("k", [2, 6])
+@pytest.mark.parametrize("columns", [1, 3])
 @pytest.mark.parametrize("name", ["search.top_k", "search.top_k_radix"])
-def test_nan_counts_as_the_largest(compiler: Compiler, name: str) -> None:
+def test_nan_counts_as_the_largest(compiler: Compiler, name: str, columns: int, k: int) -> None:
     x = np.array([1, np.nan, 3, -np.inf, np.nan, np.inf], np.float32)
-    inputs = {"X": x, "K": np.array([6], np.int64)}
-    group = node_group("TopK", inputs, {"Y": x.dtype, "I": np.int64}, constants=("K",))
+    inputs = {"X": np.stack([x] * columns, 1), "K": np.array([k], np.int64)}
+    group = node_group("TopK", inputs, {"Y": x.dtype, "I": np.int64}, constants=("K",), axis=0)
     _, indices = run_node(compiler, name, group, inputs)
-    np.testing.assert_array_equal(indices, [1, 4, 5, 2, 0, 3])
+    np.testing.assert_array_equal(indices, np.stack([[1, 4, 5, 2, 0, 3][:k]] * columns, 1))
 
 
 def test_largest_of_64_bit_integers_beyond_float_precision(compiler: Compiler) -> None:

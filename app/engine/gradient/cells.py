@@ -6,6 +6,7 @@ step, [b, g h], and its states, [b, h] each, to the next states, the hidden one 
 Source: ONNX operator specifications of LSTM-22, GRU-22, RNN-22.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,12 +17,13 @@ from app.engine.core import graph
 from app.engine.gradient.rule import Site
 from app.engine.gradient.terms import Term
 from app.engine.operators.recurrent import (
-    DEFAULT_ACTIVATIONS,
     INITIAL_H,
     PEEPHOLES,
+    CellFunction,
     Layer,
-    activations,
+    cell_of,
     layer_of,
+    unknown_activations,
 )
 
 Activation: TypeAlias = Callable[[Term], Term]
@@ -32,27 +34,19 @@ NODES = 40  # that a step of any cell needs, at most
 _B, _LENGTHS = 3, 4  # positions of operands
 
 
-@dataclass(frozen=True, slots=True)
-class _Function:
-    """An activation of a term, with the defaults of its parameters; None where it has not one."""
-
-    apply: Callable[[Term, float, float], Term]
-    alpha: float | None = None
-    beta: float | None = None
-
-
-_FUNCTIONS: Mapping[str, _Function] = {
-    "relu": _Function(lambda x, _a, _b: x.op("Relu")),
-    "tanh": _Function(lambda x, _a, _b: x.op("Tanh")),
-    "sigmoid": _Function(lambda x, _a, _b: x.op("Sigmoid")),
-    "affine": _Function(lambda x, a, b: x * a + b, 1.0, 0.0),
-    "leakyrelu": _Function(lambda x, a, _b: x.op("LeakyRelu", alpha=a), 0.01),
-    "thresholdedrelu": _Function(lambda x, a, _b: x.op("ThresholdedRelu", alpha=a), 1.0),
-    "scaledtanh": _Function(lambda x, a, b: (x * b).op("Tanh") * a, 1.0, 1.0),
-    "hardsigmoid": _Function(lambda x, a, b: x.op("HardSigmoid", alpha=a, beta=b), 0.2, 0.5),
-    "elu": _Function(lambda x, a, _b: x.op("Elu", alpha=a), 1.0),
-    "softsign": _Function(lambda x, _a, _b: x.op("Softsign")),
-    "softplus": _Function(lambda x, _a, _b: x.op("Softplus")),
+# Activations of a term by its alpha and beta.
+_FUNCTIONS: Mapping[str, Callable[[Term, float, float], Term]] = {
+    "relu": lambda x, _a, _b: x.op("Relu"),
+    "tanh": lambda x, _a, _b: x.op("Tanh"),
+    "sigmoid": lambda x, _a, _b: x.op("Sigmoid"),
+    "affine": lambda x, a, b: x * a + b,
+    "leakyrelu": lambda x, a, _b: x.op("LeakyRelu", alpha=a),
+    "thresholdedrelu": lambda x, a, _b: x.op("ThresholdedRelu", alpha=a),
+    "scaledtanh": lambda x, a, b: (x * b).op("Tanh") * a,
+    "hardsigmoid": lambda x, a, b: x.op("HardSigmoid", alpha=a, beta=b),
+    "elu": lambda x, a, _b: x.op("Elu", alpha=a),
+    "softsign": lambda x, _a, _b: x.op("Softsign"),
+    "softplus": lambda x, _a, _b: x.op("Softplus"),
 }
 
 
@@ -145,10 +139,9 @@ def rejection(node: ir.Node) -> str | None:
     unknown = next((v for v in given if graph.shape(v) is None), None)
     if unknown is not None:
         return f"the shape of {unknown.name!r} is {unknown.shape}, expected a static one; bind the inputs"
-    names, layer = activations(node), layer_of(node)
-    wanted = len(DEFAULT_ACTIVATIONS[node.op_type]) * layer.directions
-    if len(names) != wanted or any(a not in _FUNCTIONS for a in names):
-        return f"activations are {names}, expected {wanted} of {', '.join(_FUNCTIONS)}"
+    reason, layer = unknown_activations(node), layer_of(node)
+    if reason:
+        return reason
     if not (layer.steps and layer.batch and layer.hidden and layer.inputs):
         return "an operand is empty"
     return None
@@ -159,7 +152,7 @@ def outputs_of(s: Site) -> list[Term | None]:
     layer = layer_of(s.node)
     batch_first = s.attribute("layout", 0) == 1
     x = s.x.transpose((1, 0, 2)) if batch_first else s.x
-    functions = _functions(s, layer.directions)
+    functions = [tuple(map(_activation, own)) for own in cell_of(s.node)]
     sequences, finals = [], []
     for d in range(layer.directions):
         ys, states = _direction(s, layer, x, d, functions[d])
@@ -253,27 +246,8 @@ def _weights(
     return _Direction(functions, n, _of_direction(s, 2, d), recurrent, peepholes), bias
 
 
-def _functions(s: Site, directions: int) -> list[tuple[Activation, ...]]:
-    """The activations of every direction; alpha and beta go, in order, to those that have such a parameter.
-
-    Clipping bounds the operands of the gates' activations, not that of an LSTM's third, which sees the cell
-    state: as in the reference evaluator and onnxruntime.
-    """
-    names = activations(s.node)
-    per = len(names) // directions
-    none: tuple[float, ...] = ()
-    alphas, betas = (list(s.attribute(f"activation_{n}", none)) for n in ("alpha", "beta"))
-    clip = s.attribute("clip", 0.0)
-    made = []
-    for position, name in enumerate(names):
-        row = _FUNCTIONS[name]
-        alpha = alphas.pop(0) if row.alpha is not None and alphas else row.alpha or 0.0
-        beta = betas.pop(0) if row.beta is not None and betas else row.beta or 0.0
-        made.append(_activation(row, float(alpha), float(beta), clip if position % per != 2 else 0.0))
-    return [tuple(made[k : k + per]) for k in range(0, len(made), per)]
-
-
-def _activation(row: _Function, alpha: float, beta: float, clip: float) -> Activation:
-    if not clip:
-        return lambda x: row.apply(x, alpha, beta)
-    return lambda x: row.apply(x.op("Clip", -clip, clip), alpha, beta)
+def _activation(of: CellFunction) -> Activation:
+    apply = _FUNCTIONS[of.name]
+    if math.isinf(of.bound):
+        return lambda x: apply(x, of.alpha, of.beta)
+    return lambda x: apply(x.op("Clip", -of.bound, of.bound), of.alpha, of.beta)

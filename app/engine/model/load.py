@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.shape_inference
 import onnx.version_converter
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
@@ -259,7 +260,7 @@ def _converted(
     if raises:
         if version is not None and _RESHAPES <= version < _PER_AXIS:
             for graph in all_graphs(proto.graph):
-                _flatten_hardmax(graph)
+                _flatten(graph, ("Hardmax",))
         try:
             with _set_aside(proto):
                 candidate = onnx.version_converter.convert_version(proto, floor)
@@ -268,6 +269,9 @@ def _converted(
             _check_signature(proto, candidate)
         except Exception as cause:  # as above; any failure means the same
             notes.append(f"opset stays {version}: the conversion to {floor} failed: {_first_line(cause)}")
+            if version is not None and _RESHAPES <= version < _PER_AXIS:
+                for graph in all_graphs(proto.graph):
+                    _flatten(graph, ("Softmax", "LogSoftmax"))
         else:
             _restore_signature(proto, candidate)
             return candidate
@@ -287,13 +291,13 @@ def _written_out(proto: onnx.ModelProto, notes: list[str]) -> onnx.ModelProto:
         return proto
 
 
-def _flatten_hardmax(graph: onnx.GraphProto) -> None:
-    """Say of each Hardmax below opset 13 that it takes all axes from one on for one."""
+def _flatten(graph: onnx.GraphProto, operators: Collection[str]) -> None:
+    """Say of each such operator below opset 13 that it takes all axes from one on for one."""
     taken = {name for node in graph.node for name in (*node.input, *node.output)}
     nodes = list(graph.node)
     del graph.node[:]
     for node in nodes:
-        if node.op_type != "Hardmax" or node.domain:
+        if node.op_type not in operators or node.domain:
             graph.node.append(node)
             continue
         x, y = node.input[0], node.output[0]
@@ -303,7 +307,7 @@ def _flatten_hardmax(graph: onnx.GraphProto) -> None:
         graph.node.add(op_type="Flatten", input=[x], output=[matrix]).attribute.add(
             name="axis", type=onnx.AttributeProto.INT, i=axis
         )
-        graph.node.add(op_type="Hardmax", name=node.name, input=[matrix], output=[found]).attribute.add(
+        graph.node.add(op_type=node.op_type, name=node.name, input=[matrix], output=[found]).attribute.add(
             name="axis", type=onnx.AttributeProto.INT, i=1
         )
         graph.node.add(op_type="Reshape", input=[found, shape], output=[y])
@@ -376,12 +380,19 @@ def _signatures(original: onnx.ModelProto, converted: onnx.ModelProto) -> tuple[
 
 
 def _check_signature(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
-    """Refuse a conversion that changes what the model takes or gives; that of Scan-8 drops the batch."""
+    """Refuse a conversion that changes what the model takes or gives; that of Scan-8 drops the batch.
+
+    A rank that the file does not declare is what is inferred, of what the file says; one that cannot be
+    inferred may become any.
+    """
+    if not all(v.type.tensor_type.HasField("shape") for v in original.graph.output):
+        original = onnx.shape_inference.infer_shapes(original)
     for ours, theirs in _signatures(original, converted):
         if [v.name for v in ours] != [v.name for v in theirs]:
             raise GraphError("the converter changes the inputs or outputs")
         for a, b in zip(ours, theirs):
-            if len(a.type.tensor_type.shape.dim) != len(b.type.tensor_type.shape.dim):
+            known, found = a.type.tensor_type, b.type.tensor_type.shape.dim
+            if known.HasField("shape") and len(known.shape.dim) != len(found):
                 raise GraphError(f"the converter changes the rank of {a.name!r}")
 
 

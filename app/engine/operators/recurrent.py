@@ -1,5 +1,7 @@
 """Layers of recurrent operators."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -22,7 +24,17 @@ DEFAULT_ACTIVATIONS = {
 INITIAL_H, INITIAL_C, PEEPHOLES = 5, 6, 7
 
 
-RNN_ACTIVATIONS = {"tanh": 0, "relu": 1, "sigmoid": 2}  # as app.kernels.cpu.recurrent numbers them
+RNN_ACTIVATIONS = ("tanh", "relu", "sigmoid")  # of kernels for the GPU
+# Activations and their alpha and beta by default; None for a parameter that one lacks.
+ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
+    **dict.fromkeys(("relu", "tanh", "sigmoid", "softsign", "softplus"), (None, None)),
+    "affine": (1.0, 0.0),
+    "leakyrelu": (0.01, None),
+    "thresholdedrelu": (1.0, None),
+    "scaledtanh": (1.0, 1.0),
+    "hardsigmoid": (0.2, 0.5),
+    "elu": (1.0, None),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +105,47 @@ def activations(node: ir.Node) -> tuple[str, ...]:
     return given or DEFAULT_ACTIVATIONS[node.op_type] * _directions(node)
 
 
+@dataclass(frozen=True, slots=True)
+class CellFunction:
+    """An activation with its parameters, 0 where it lacks one, and the bound of what enters it."""
+
+    name: str
+    alpha: float
+    beta: float
+    bound: float
+
+
+def cell_of(node: ir.Node) -> list[tuple[CellFunction, ...]]:
+    """The activations of every direction; alpha and beta go, in order, to those that have such a parameter.
+
+    Clipping bounds the operands of the gates' activations, not that of an LSTM's third, which sees the cell
+    state: as in the reference evaluator and onnxruntime.
+    """
+    names = activations(node)
+    none: tuple[float, ...] = ()
+    per = len(names) // _directions(node)
+    alphas, betas = (list(graph.attribute(node, f"activation_{n}", none)) for n in ("alpha", "beta"))
+    clip = graph.attribute(node, "clip", 0.0) or math.inf
+    made = []
+    for position, name in enumerate(names):
+        alpha, beta = ACTIVATIONS[name]
+        alpha = alphas.pop(0) if alpha is not None and alphas else alpha
+        beta = betas.pop(0) if beta is not None and betas else beta
+        bound = math.inf if position % per == 2 else clip
+        made.append(CellFunction(name, float(alpha or 0.0), float(beta or 0.0), bound))
+    return [tuple(made[k : k + per]) for k in range(0, len(made), per)]
+
+
+def unknown_activations(node: ir.Node) -> str | None:
+    """Reason why the activations are not those of a cell, or None."""
+    names, wanted = activations(node), len(DEFAULT_ACTIVATIONS[node.op_type]) * _directions(node)
+    if len(names) == wanted and all(a in ACTIVATIONS for a in names):
+        return None
+    return f"activations are {names}, expected {wanted} of {', '.join(ACTIVATIONS)}"
+
+
 def unsupported_cell(node: ir.Node) -> str | None:
-    """Reason why the kernels lack the cell that the attributes describe, or None."""
+    """Reason why kernels for the GPU lack the cell that the attributes describe, or None."""
     found = activations(node)
     if node.op_type == "RNN":
         if any(a not in RNN_ACTIVATIONS for a in found):

@@ -135,20 +135,15 @@ def dequantize_blocks(node: ir.Node) -> Replacement | None:
         return None
     axis = graph.attribute(node, "axis", 1) % len(shape)
     real = node.outputs[0].dtype
-    if x.dtype not in _WHOLE or real != ir.DataType.FLOAT or scale.dtype != real or shape[axis] % size:
+    if x.dtype not in _WHOLE or real != ir.DataType.FLOAT or scale.dtype != real:
         return None
     made = Made(node)
-
-    def wide(value: ir.Value, *to: int) -> ir.Value:
-        found = value if value.dtype == real else made("Cast", value, to=int(ir.DataType.FLOAT))
-        return made("Reshape", found, made.axes(*to))
-
-    column = (*scales[: axis + 1], 1, *scales[axis + 1 :])
-    found = wide(x, *shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
+    column = made.axes(*scales[: axis + 1], 1, *scales[axis + 1 :])
+    found = _apart(made, made("Cast", x, to=int(real)), shape, axis, size)
     if zero is not None:
-        found = made("Sub", found, wide(zero, *column))
-    found = made("Mul", found, wide(scale, *column))
-    return Replacement([made("Reshape", found, made.axes(*shape))], made.nodes)
+        found = made("Sub", found, made("Reshape", made("Cast", zero, to=int(real)), column))
+    found = made("Mul", found, made("Reshape", scale, column))
+    return Replacement([_joined(made, found, shape, axis, size)], made.nodes)
 
 
 # Least and largest number of element types that rounded numbers are stored in.
@@ -166,17 +161,33 @@ def quantize_blocks(node: ir.Node) -> Replacement | None:
     if not size or shape is None or scales is None or 0 in shape or kind not in _LIMITS:
         return None
     axis = graph.attribute(node, "axis", 1) % len(shape)
-    if x.dtype != real or scale.dtype != real or shape[axis] % size or graph.attribute(node, "precision", 0):
+    if x.dtype != real or scale.dtype != real or graph.attribute(node, "precision", 0):
         return None
     made = Made(node)
     column = made.axes(*scales[: axis + 1], 1, *scales[axis + 1 :])
-    apart = made.axes(*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
-    found = made("Round", made("Div", made("Reshape", x, apart), made("Reshape", scale, column)))
+    apart = _apart(made, x, shape, axis, size)
+    found = made("Round", made("Div", apart, made("Reshape", scale, column)))
     if zero is not None:
         found = made("Add", found, made("Reshape", made("Cast", zero, to=int(real)), column))
     least, largest = (made.number(n, x) for n in _LIMITS[kind])
     found = made("Cast", made("Clip", found, least, largest), to=int(kind))
-    return Replacement([made("Reshape", found, made.axes(*shape))], made.nodes)
+    return Replacement([_joined(made, found, shape, axis, size)], made.nodes)
+
+
+def _apart(made: Made, x: ir.Value, shape: tuple[int, ...], axis: int, size: int) -> ir.Value:
+    """An axis as blocks, and an axis within them; zeros fill up the last block."""
+    count, missing = -(-shape[axis] // size), -shape[axis] % size
+    if missing:
+        x = made("Pad", x, made.axes(*(missing * (i == len(shape) + axis) for i in range(2 * len(shape)))))
+    return made("Reshape", x, made.axes(*shape[:axis], count, size, *shape[axis + 1 :]))
+
+
+def _joined(made: Made, x: ir.Value, shape: tuple[int, ...], axis: int, size: int) -> ir.Value:
+    """Blocks as one axis again, without what fills up the last."""
+    found = made("Reshape", x, made.axes(*shape[:axis], -(-shape[axis] // size) * size, *shape[axis + 1 :]))
+    if shape[axis] % size:
+        found = made("Slice", found, made.axes(0), made.axes(shape[axis]), made.axes(axis))
+    return found
 
 
 def rows(*backends: str) -> tuple[RewriteRule, ...]:

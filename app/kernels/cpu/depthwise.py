@@ -1,7 +1,8 @@
 """Convolutions with one input channel per group: direct, vectorized over the width.
 
 A strip of the channel is copied with its padding into a buffer in the first cache, columns sorted
-by their residue modulo the stride, so that every tap of a row of output pixels is one vector.
+by their residue modulo the stride, so that every tap of a row of output pixels is one vector. Of volumes
+these are the strips of all slices that a slice of the output reads, one after the other.
 """
 
 from dataclasses import dataclass
@@ -15,10 +16,15 @@ from app.kernels.expressions import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseSizes(SizeTable):
-    """Sizes of a depthwise convolution over row-major images."""
+    """Sizes of a depthwise convolution over row-major images and volumes."""
 
     filters: int  # channels of the output
     outputs: int  # per group
+    slices: int  # of the output
+    stride_d: int
+    read: int  # slices that one of the output reads
+    slab: int  # elements of the strip of a slice
+    d: int
     h: int
     w: int
     rows: int  # of the output
@@ -92,15 +98,19 @@ def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work{operands
     overlap = columns >= width
     if 2 * columns < width:
         tile_rows = 1  # rows before the last spill beyond the channel too, and each may have to be spare
-    for channel in range(begin, end):
-        plane, row_bias = at(y, channel * rows * columns), at(bias, channel % filters)
-        extra = at(residual, channel * rows * columns)
+    for unit in range(begin, end):
+        channel = unit // slices
+        plane, row_bias = at(y, unit * rows * columns), at(bias, channel % filters)
+        extra = at(residual, unit * rows * columns)
         own = at(weights, channel % filters * taps)
-        source = at(x, channel // outputs * h * w)
         for first in range(0, rows, strip):
             count = min(strip, rows - first)
             lines = (count - 1) * stride_h + 1 + below
-            fill(source, h, w, top, left, first * stride_h, lines, stride_w, line, buffer)
+            for i in range(read):
+                z, part = unit % slices * stride_d + offsets[taps + i], at(buffer, i * slab)
+                source = at(x, (channel // outputs * d + z) * h * w)
+                outside = z < 0 or z >= d
+                fill(source, 0 if outside else h, w, top, left, first * stride_h, lines, stride_w, line, part)
             for row in range(first, first + count, tile_rows):
                 m = min(tile_rows, first + count - row)
                 # Beyond the last column a vector spills into the next rows, which come later; none
@@ -133,7 +143,7 @@ def kernel(x, weights, y, bias, residual, scalars, offsets, sizes, work{operands
 """
 
 _RUN = """\
-            place = channel * rows * columns + first * columns
+            place = unit * rows * columns + first * columns
             done = at(plane, first * columns)
             run(done, 1, done, 1, count * columns, bias[0], residual, scalars, 0, spare{places})
 """
@@ -145,10 +155,10 @@ PLACES = {"same": "place", "channel": "channel % filters", "plane": "channel", "
 def emit(dtype: str, lanes: int, recipe: Recipe = (), operands: tuple[tuple[str, str], ...] = ()) -> Sources:
     """The module of a depthwise convolution.
 
-    x: T[batch, groups, h, w]; y, residual: T[batch, groups * outputs, rows, columns]; weights:
-    T[groups * outputs, taps]; bias: T[groups * outputs]; offsets: int64[taps], of a tap in the
-    buffer; sizes: DepthwiseSizes; then the operands of the recipe. Units are output channels of
-    the batch.
+    x: T[batch, groups, d, h, w]; y, residual: T[batch, groups * outputs, slices, rows, columns]; weights:
+    T[groups * outputs, taps]; bias: T[groups * outputs]; offsets: int64[taps + read], of a tap in the
+    buffer, then of the slices that one reads; sizes: DepthwiseSizes; then the operands of the recipe. Units
+    are slices of output channels of the batch.
 
     Args:
         dtype: T.

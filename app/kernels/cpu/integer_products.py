@@ -41,14 +41,14 @@ class IntegerMatmulSizes(SizeTable):
     sums_size: int
     spare_size: int
     work_step: int
-    offset: int  # what every element of b lacks
+    lack_count: int  # numbers in `lacks`: 0 where nothing lacks, 1 for all columns, or one a column
 
 
 # Where operands of a recipe begin for row r of the block.
 MATMUL_PLACES = {"same": "place + r * n", "channel": "j", "row": "batch * m + i + r", "scalar": "0"}
 
 _MATMUL = """
-def kernel(a, b, corrections, y, offsets, sizes, work{operands}, begin, end, thread):
+def kernel(a, b, corrections, y, offsets, lacks, sizes, work{operands}, begin, end, thread):
     {unpack}
     blocks_m, blocks_n = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
     chunks = max((k + block_k - 1) // block_k, 1)
@@ -63,19 +63,21 @@ def kernel(a, b, corrections, y, offsets, sizes, work{operands}, begin, end, thr
         first = at(a, offsets[2 * batch] + i * a_row)
         whole = at(b, offsets[2 * batch + 1] + j * k)
         place = batch * m * n + i * n + j
-        if offset != 0:
-            for r in range(rows):
-                row, total = at(first, r * a_row), 0
-                for p in range(k):
-                    v = row[p]
-                    total += {numbers}
-                lacking[r] = offset * total
+        for r in range(rows if lack_count > 0 else 0):
+            row, total = at(first, r * a_row), 0
+            for p in range(k):
+                v = row[p]
+                total += {numbers}
+            lacking[r] = lacks[0] * total
+            begin_with, of_columns, added = at(mine, r * block_n), at(lacks, j), at(corrections, j)
+            for c in range(width if lack_count > 1 else 0):
+                begin_with[c] = of_columns[c] * total{corrected}
         for chunk in range(chunks):
             k0 = chunk * block_k
             last = chunk == chunks - 1
             to, step = (at(y, place), n) if {direct} and last else (mine, block_n)
-            flags = ACCUMULATE if chunk > 0 else COLUMN_BIAS if {corrects} else 0
-            if offset != 0 and chunk == 0:
+            flags = ACCUMULATE if chunk > 0 or lack_count > 1 else COLUMN_BIAS if {corrects} else 0
+            if lack_count == 1 and chunk == 0:
                 flags |= ROW_BIAS
             product(first, False, a_row, 1, k0, at(whole, k0 * COLUMNS), COLUMNS, k * COLUMNS,
                     min(block_k, k - k0), to, step, rows, width, spare, mine, block_n,
@@ -99,11 +101,11 @@ def emit_matmul(
     """The module of a matrix product.
 
     a: rows of k elements, a_row apart; b: panels of COLUMNS columns (`tiles.right_element`), of which each
-    number lacks `offset` (0 for TILE_DOTS);
+    number lacks one of `lacks` (none for TILE_DOTS);
     corrections: int32[n], not of pairs;
-    offsets: int64[batches, 2], where a and b of a batch begin; y: [batches, m, n] of type
-    `result`; sizes: IntegerMatmulSizes; work: int32, per thread; then the operands of the
-    recipe. Units are blocks of m (fastest), n, batch.
+    offsets: int64[batches, 2], where a and b of a batch begin; lacks: int32[1] or int32[n];
+    y: [batches, m, n] of type `result`; sizes: IntegerMatmulSizes; work: int32, per thread; then the operands
+    of the recipe. Units are blocks of m (fastest), n, batch.
 
     Args:
         dtype: of the elements of operands: PAIRS, BYTE_PAIRS, or four numbers in one, TILE_DOTS among them.
@@ -304,6 +306,7 @@ def _module(
         operands="".join(f", x{i}" for i in range(len(operands))),
         direct=not recipe,
         corrects=dtype not in (PAIRS, BYTE_PAIRS),
+        corrected="" if dtype in (PAIRS, BYTE_PAIRS) else " + added[c]",
         numbers=_numbers(dtype),
         finish=runs.format(places=begins) if recipe else "                    pass" * ("last:" in kernel),
     )

@@ -4,15 +4,15 @@ The products are of integers, two steps of a reduction at a time (`tiles.BYTE_PA
 bytes in memory, so that those of a layer may stay in the second cache from step to step.
 """
 
-from app.kernels.cpu.recurrent import PRODUCT, panel_width
+from app.kernels.cpu.recurrent import PRODUCT, functions_text, panel_width
 
 _LOOP = """
 from app.kernels.cpu.quantize import centered, range_of
 from app.kernels.cpu.recurrent import scaled_sums
 
-def kernel(gates, r, r_scale, peepholes, initial_h, initial_c, lengths, limits, h, c, q, pairs, sums, added,
-           y, y_h, y_c, steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse,
-           wants, directions, r_d, s_row, s_d, has_peepholes, begin, end, thread):
+def kernel(gates, r, r_scale, peepholes, initial_h, initial_c, lengths, parameters, h, c, q, pairs, sums,
+           added, y, y_h, y_c, steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b,
+           reverse, wants, directions, r_d, s_row, s_d, has_peepholes, is_coupled, begin, end, thread):
     n, depth = 4 * hidden, (hidden + 1) // 2
     extra = at(added, thread * n)
     for d in range(begin, end):
@@ -31,8 +31,9 @@ def kernel(gates, r, r_scale, peepholes, initial_h, initial_c, lengths, limits, 
                     t = time_of(step, lengths[b], backwards)
                     g = at(gates, ((t * gates_t + b * gates_b) * directions + d) * n)
                     scaled_sums(at(found, b * s_row), at(r_scale, d * n), scale, extra, n)
-                    lstm_cell(g, extra, at(peepholes, d * 3 * hidden), at(cells, b * hidden),
-                              at(own, b * hidden), limits[0], hidden, has_peepholes)
+                    lstm_cell(f0, f1, f2, d, at(parameters, d * PARAMETERS), g, extra,
+                              at(peepholes, d * 3 * hidden), at(cells, b * hidden), at(own, b * hidden),
+                              hidden, has_peepholes, is_coupled)
             if wants & 1:
                 store_step(y, own, lengths, step, d, 0, batch, y_t, y_d, y_b, backwards, hidden)
         if wants & 2:
@@ -42,7 +43,7 @@ def kernel(gates, r, r_scale, peepholes, initial_h, initial_c, lengths, limits, 
 """
 
 
-def emit_loop(dtype: str, lanes: int) -> str:
+def emit_loop(dtype: str, lanes: int, names: tuple[tuple[str, ...], ...]) -> str:
     """The module of the time loop; see `recurrent.emit_loop` for what is not said here.
 
     gates: float32[rows, d, 4H]; r: pairs of rows of integers less their zero, in panels of columns,
@@ -54,5 +55,7 @@ def emit_loop(dtype: str, lanes: int) -> str:
     Args:
         dtype: PAIRS or, for weights that fit 8 bits, BYTE_PAIRS.
         lanes: int32 in a register.
+        names: activations of each direction.
     """
-    return PRODUCT.format(dtype=dtype, lanes=lanes, width=panel_width(lanes)) + _LOOP
+    text = functions_text(names)
+    return PRODUCT.format(dtype=dtype, lanes=lanes, width=panel_width(lanes), functions=text) + _LOOP

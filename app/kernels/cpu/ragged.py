@@ -1,6 +1,5 @@
 """The end of a tile of a matrix product of which less is asked for than was computed."""
 
-from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.tiles import (
     ACCUMULATE,
@@ -14,6 +13,10 @@ from app.kernels.cpu.codegen.tiles import (
     ROW_BIAS,
     SCALE,
 )
+from app.kernels.cpu.codegen.vectors import load, load_first, splat, store, store_first
+from app.kernels.cpu.extrema import maximum, minimum
+
+LANES = 8  # elements at a time; rows of x are whole vectors, and what is behind their end is in x too
 
 
 @njit(error_model="numpy", boundscheck=False)
@@ -21,29 +24,22 @@ def finish(x, x_row, y, y_row, m, n, sums, sums_row, rows, rows_step, columns, r
            scalars, flags):  # fmt: skip
     """Take m rows of n elements of x through the epilogue of `generator.tile`, into y."""
     for i in range(m):
-        v, to = at(x, i * x_row), at(y, i * y_row)
-        old, add = at(sums, i * sums_row), at(residual, i * residual_row)
-        if flags & ACCUMULATE:
-            for j in range(n):
-                v[j] += old[j]
-        if flags & SCALE:
-            for j in range(n):
-                v[j] *= scalars[ALPHA]
-        if flags & ROW_BIAS:
-            bias = rows[i * rows_step]
-            for j in range(n):
-                v[j] += bias
-        if flags & COLUMN_BIAS:
-            for j in range(n):
-                v[j] += columns[j]
-        if flags & RESIDUAL:
-            beta = scalars[BETA]
-            for j in range(n):
-                v[j] += beta * add[j]
-        if flags & CLAMP:
-            low, high = scalars[LOW], scalars[HIGH]
-            for j in range(n):
-                w = low if v[j] < low else v[j]
-                v[j] = high if w > high else w
-        for j in range(n):
-            to[j] = v[j]
+        for j in range(0, n, LANES):
+            count = min(LANES, n - j)
+            v = load(x, i * x_row + j, LANES)
+            if flags & ACCUMULATE:
+                v = v + load_first(sums, i * sums_row + j, count, v)
+            if flags & SCALE:
+                v = v * splat(scalars[ALPHA], LANES)
+            if flags & ROW_BIAS:
+                v = v + splat(rows[i * rows_step], LANES)
+            if flags & COLUMN_BIAS:
+                v = v + load_first(columns, j, count, v)
+            if flags & RESIDUAL:
+                v = v + load_first(residual, i * residual_row + j, count, v) * splat(scalars[BETA], LANES)
+            if flags & CLAMP:
+                v = minimum(maximum(v, splat(scalars[LOW], LANES)), splat(scalars[HIGH], LANES))
+            if count == LANES:
+                store(y, i * y_row + j, v)
+            else:
+                store_first(y, i * y_row + j, count, v)

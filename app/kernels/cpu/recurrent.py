@@ -7,19 +7,34 @@ for all sequences: at batch 1 a layer is as fast as its recurrent weights stream
 Units of the time loops are (direction, batch) pairs; a thread advances its pairs together.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.linking import Sources
-from app.kernels.cpu.codegen.vectormath import sigmoid32, tanh32
 from app.kernels.cpu.gemm import product_library
 
 _compiled = njit(error_model="numpy", boundscheck=False)
 f32 = np.float32
 ZERO = f32(0.0)
 ONE = f32(1.0)
-TANH, RELU, SIGMOID = 0, 1, 2  # activations of RNN
+# Activations of v by their names in small letters; of alpha and beta they read those that they have.
+ACTIVATIONS = {
+    "tanh": "tanh32(v)",
+    "sigmoid": "sigmoid32(v)",
+    "relu": "max(v, ZERO)",
+    "affine": "alpha * v + beta",
+    "leakyrelu": "v if v >= ZERO else alpha * v",
+    "thresholdedrelu": "v if v > alpha else ZERO",
+    "scaledtanh": "alpha * tanh32(beta * v)",
+    "hardsigmoid": "min(max(alpha * v + beta, ZERO), ONE)",
+    "elu": "v if v >= ZERO else alpha * expm1_32(min(v, ZERO))",
+    "softsign": "v / (ONE + abs(v))",
+    "softplus": "softplus32(v)",
+}
+PARAMETERS = 3  # of an activation: alpha, beta, and the bound of the magnitude of what enters it
 ROWS = 4  # of the tile for several sequences
 
 
@@ -94,10 +109,11 @@ def _clipped(v, limit):
 
 
 @_compiled
-def _sigmoid(g, s, limit, n):
-    """Put sigmoid(g + s) into g."""
+def _activated(f, d, p, x, more, n):
+    """Put f(x + more) into x. p: parameters of f, an activation of direction d."""
+    alpha, beta, limit = p[0], p[1], p[2]
     for j in range(n):
-        g[j] = sigmoid32(_clipped(g[j] + s[j], limit))
+        x[j] = f(_clipped(x[j] + more[j], limit), d, alpha, beta)
 
 
 @_compiled
@@ -120,38 +136,45 @@ def fill(y, value, n):
 
 
 @_compiled
-def lstm_cell(g, s, p, c, h, limit, n, peepholes):
+def lstm_cell(of_gates, of_input, of_cell, d, p, g, s, peepholes, c, h, n, has_peepholes, is_coupled):
     """One step. g: gates i, o, f, c of the step; s: what the state adds to them.
 
-    p: peepholes i, o, f if there are any; c, h: state, overwritten.
+    of_*: activations of direction d; p: their parameters; peepholes: of i, o, f, if there are any; c, h:
+    state, overwritten. Coupled, the forget gate is 1 - i.
     """
     i, o, f, new = g, at(g, n), at(g, 2 * n), at(g, 3 * n)
-    if peepholes:
-        add_scaled(i, p, c, n)
-        add_scaled(f, at(p, 2 * n), c, n)
-    _sigmoid(i, s, limit, n)
-    _sigmoid(f, at(s, 2 * n), limit, n)
-    more = at(s, 3 * n)
+    if has_peepholes:
+        add_scaled(i, peepholes, c, n)
+        add_scaled(f, at(peepholes, 2 * n), c, n)
+    _activated(of_gates, d, p, i, s, n)
+    if is_coupled:
+        for j in range(n):
+            f[j] = ONE - i[j]
+    else:
+        _activated(of_gates, d, p, f, at(s, 2 * n), n)
+    more, alpha, beta, limit = at(s, 3 * n), p[3], p[4], p[5]
     for j in range(n):
-        c[j] = f[j] * c[j] + i[j] * tanh32(_clipped(new[j] + more[j], limit))
-    if peepholes:
-        add_scaled(o, at(p, n), c, n)
-    more = at(s, n)
+        c[j] = f[j] * c[j] + i[j] * of_input(_clipped(new[j] + more[j], limit), d, alpha, beta)
+    if has_peepholes:
+        add_scaled(o, at(peepholes, n), c, n)
+    more, alpha, beta, limit = at(s, n), p[0], p[1], p[2]
+    cell_alpha, cell_beta, cell_limit = p[6], p[7], p[8]
     for j in range(n):
-        h[j] = sigmoid32(_clipped(o[j] + more[j], limit)) * tanh32(c[j])
+        out = of_cell(_clipped(c[j], cell_limit), d, cell_alpha, cell_beta)
+        h[j] = of_gates(_clipped(o[j] + more[j], limit), d, alpha, beta) * out
 
 
 @_compiled
-def gru_gates(g, s, h, scaled, limit, n):
+def gru_gates(of_gates, d, p, g, s, h, scaled, n):
     """Put the gates z and r of a step into g, and r · h into `scaled`; s: what the state adds to them."""
-    _sigmoid(g, s, limit, 2 * n)
+    _activated(of_gates, d, p, g, s, 2 * n)
     reset = at(g, n)
     for j in range(n):
         scaled[j] = reset[j] * h[j]
 
 
 @_compiled
-def gru_state(g, s, bias, h, limit, n, linear_before_reset):
+def gru_state(of_state, d, p, g, s, bias, h, n, linear_before_reset):
     """The new state h. g: gates z, r and the projected h; s: what the state adds to the last.
 
     bias: what is added to s with `linear_before_reset`, which resets after the product.
@@ -163,23 +186,18 @@ def gru_state(g, s, bias, h, limit, n, linear_before_reset):
     else:
         for j in range(n):
             new[j] += s[j]
+    alpha, beta, limit = p[3], p[4], p[5]
     for j in range(n):
-        v = tanh32(_clipped(new[j], limit))
+        v = of_state(_clipped(new[j], limit), d, alpha, beta)
         h[j] = (ONE - z[j]) * v + z[j] * h[j]
 
 
 @_compiled
-def rnn_cell(g, s, h, limit, n, activation):
+def rnn_cell(of_state, d, p, g, s, h, n):
     """One step. g: the gate; s: what the state adds to it; h: state, overwritten."""
-    if activation == TANH:
-        for j in range(n):
-            h[j] = tanh32(_clipped(g[j] + s[j], limit))
-    elif activation == RELU:
-        for j in range(n):
-            h[j] = max(_clipped(g[j] + s[j], limit), ZERO)
-    else:
-        for j in range(n):
-            h[j] = sigmoid32(_clipped(g[j] + s[j], limit))
+    alpha, beta, limit = p[0], p[1], p[2]
+    for j in range(n):
+        h[j] = of_state(_clipped(g[j] + s[j], limit), d, alpha, beta)
 
 
 @_compiled
@@ -223,9 +241,13 @@ def store_step(y, h, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, n):
 PRODUCT = """
 from app.kernels.cpu.codegen.inner import njit
 from app.kernels.cpu.codegen.generator import at, tile
+from app.kernels.cpu.codegen.vectormath import expm1_32, sigmoid32, softplus32, tanh32
 from app.kernels.cpu.recurrent import (
-    ROWS, gru_gates, gru_state, load_states, lstm_cell, rnn_cell, store_states, store_step, time_of,
+    ONE, ROWS, ZERO, gru_gates, gru_state, load_states, lstm_cell, rnn_cell, store_states, store_step,
+    time_of,
 )
+
+{functions}
 
 LANES, WIDTH = {lanes}, {width}
 # Weights stream in order, which the hardware sees best alone: each asks for its own cache lines.
@@ -250,9 +272,9 @@ def product(h, h_row, w, s, s_row, m, k, n):
 """
 
 _LSTM = """
-def kernel(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, sums, c, y, y_h, y_c,
+def kernel(gates, r, peepholes, initial_h, initial_c, lengths, parameters, h, sums, c, y, y_h, y_c,
            steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
-           r_d, s_row, sums_step, has_peepholes, begin, end, thread):
+           r_d, s_row, sums_step, has_peepholes, is_coupled, begin, end, thread):
     n = 4 * hidden
     mine = at(sums, thread * sums_step)
     unit = begin
@@ -270,8 +292,9 @@ def kernel(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, sums, 
                 if step < lengths[b]:
                     t, i = time_of(step, lengths[b], backwards), b - b0
                     g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * n)
-                    lstm_cell(g, at(mine, i * s_row), at(peepholes, d * 3 * hidden), at(cells, i * hidden),
-                              at(own, i * hidden), limits[0], hidden, has_peepholes)
+                    lstm_cell(f0, f1, f2, d, at(parameters, d * PARAMETERS), g, at(mine, i * s_row),
+                              at(peepholes, d * 3 * hidden), at(cells, i * hidden), at(own, i * hidden),
+                              hidden, has_peepholes, is_coupled)
             if wants & 1:
                 store_step(y, own, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, hidden)
         if wants & 2:
@@ -282,7 +305,7 @@ def kernel(gates, r, peepholes, initial_h, initial_c, lengths, limits, h, sums, 
 """
 
 _GRU = """
-def kernel(gates, r, bias, initial_h, lengths, limits, h, sums, scaled, y, y_h,
+def kernel(gates, r, bias, initial_h, lengths, parameters, h, sums, scaled, y, y_h,
            steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
            r_d, s_row, sums_step, first, second, linear_before_reset, begin, end, thread):
     # The first product gives `first` columns; the state's own lie at `second` of the sums.
@@ -304,8 +327,8 @@ def kernel(gates, r, bias, initial_h, lengths, limits, h, sums, scaled, y, y_h,
                 if step < lengths[b]:
                     t, i = time_of(step, lengths[b], backwards), b - b0
                     g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * n)
-                    gru_gates(g, at(mine, i * s_row), at(own, i * hidden), at(reset, i * hidden), limits[0],
-                              hidden)
+                    gru_gates(f0, d, at(parameters, d * PARAMETERS), g, at(mine, i * s_row),
+                              at(own, i * hidden), at(reset, i * hidden), hidden)
             if not linear_before_reset:
                 product(reset, hidden, at(weights, second * hidden), at(mine, second), s_row, b1 - b0, hidden,
                         hidden)
@@ -313,8 +336,8 @@ def kernel(gates, r, bias, initial_h, lengths, limits, h, sums, scaled, y, y_h,
                 if step < lengths[b]:
                     t, i = time_of(step, lengths[b], backwards), b - b0
                     g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * n)
-                    gru_state(g, at(mine, i * s_row + second), extra, at(own, i * hidden), limits[0], hidden,
-                              linear_before_reset)
+                    gru_state(f1, d, at(parameters, d * PARAMETERS), g, at(mine, i * s_row + second),
+                              extra, at(own, i * hidden), hidden, linear_before_reset)
             if wants & 1:
                 store_step(y, own, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, hidden)
         if wants & 2:
@@ -323,7 +346,7 @@ def kernel(gates, r, bias, initial_h, lengths, limits, h, sums, scaled, y, y_h,
 """
 
 _RNN = """
-def kernel(gates, r, activations, initial_h, lengths, limits, h, sums, y, y_h,
+def kernel(gates, r, initial_h, lengths, parameters, h, sums, y, y_h,
            steps, batch, hidden, gates_t, gates_b, y_t, y_d, y_b, state_d, state_b, reverse, wants,
            r_d, s_row, sums_step, begin, end, thread):
     mine = at(sums, thread * sums_step)
@@ -341,7 +364,8 @@ def kernel(gates, r, activations, initial_h, lengths, limits, h, sums, y, y_h,
                 if step < lengths[b]:
                     t, i = time_of(step, lengths[b], backwards), b - b0
                     g = at(gates, (d * steps * batch + t * gates_t + b * gates_b) * hidden)
-                    rnn_cell(g, at(mine, i * s_row), at(own, i * hidden), limits[0], hidden, activations[d])
+                    rnn_cell(f0, d, at(parameters, d * PARAMETERS), g, at(mine, i * s_row),
+                             at(own, i * hidden), hidden)
             if wants & 1:
                 store_step(y, own, lengths, step, d, b0, b1, y_t, y_d, y_b, backwards, hidden)
         if wants & 2:
@@ -352,15 +376,31 @@ def kernel(gates, r, activations, initial_h, lengths, limits, h, sums, y, y_h,
 _LOOPS = {"LSTM": _LSTM, "GRU": _GRU, "RNN": _RNN}
 
 
-def emit_loop(op: str, lanes: int) -> str:
-    """The module of a time loop.
+def functions_text(names: Sequence[tuple[str, ...]]) -> str:
+    """Source text: activations f0, f1 ... of (v, direction, alpha, beta), by the names of each direction."""
+    lines = []
+    for i, (first, *second) in enumerate(zip(*names, strict=True)):
+        value = ACTIVATIONS[first]
+        if second and second[0] != first:
+            value = f"({value}) if d == 0 else ({ACTIVATIONS[second[0]]})"
+        lines += ["@njit", f"def f{i}(v, d, alpha, beta):", f"    return {value}", ""]
+    return "\n".join([*lines, f"PARAMETERS = {PARAMETERS * len(names[0])}  # of a direction"])
+
+
+def emit_loop(op: str, lanes: int, names: tuple[tuple[str, ...], ...]) -> str:
+    """The module of a time loop; `names` are the activations of each direction.
 
     r: for each direction, `r_d` apart, panels of its columns; those of a GRU's hidden gate begin
     anew unless `linear_before_reset`. peepholes: [d, 3H]; bias: of the GRU node, [d, 6H], of which
-    the last H count with `linear_before_reset`; activations: int64[d], each TANH, RELU or SIGMOID.
+    the last H count with `linear_before_reset`; parameters: float32[d, activations, PARAMETERS].
     h, c, scaled: scratch [d, b, H]; sums: `sums_step` elements a thread, rows `s_row` apart.
     `gates_t`, `gates_b`: rows of gates a step and a batch apart; y_*, state_*: strides of y and of
     the initial and last states. `reverse`: the first direction runs backwards. `wants`: bits for
     y, y_h, y_c. Units are d · batch + b.
     """
-    return PRODUCT.format(dtype="float32", lanes=lanes, width=panel_width(lanes)) + _LOOPS[op]
+    return (
+        PRODUCT.format(
+            dtype="float32", lanes=lanes, width=panel_width(lanes), functions=functions_text(names)
+        )
+        + _LOOPS[op]
+    )

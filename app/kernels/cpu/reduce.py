@@ -4,7 +4,7 @@ Axes are collapsed to alternating kept and reduced groups first, so two loop ord
 `rows` when the innermost group is reduced (each output reads contiguous runs) and `columns` when
 it is kept (contiguous outputs accumulate side by side). float32 sums are collected in short
 float32 runs on many accumulators, and the runs in float64. Runs of floats are folds (`sums`), whose
-results are the same on every processor; integers may be joined in any order.
+results are the same on every processor; sums of integers may be joined in any order, and are of a wider type.
 """
 
 from dataclasses import dataclass
@@ -203,7 +203,7 @@ def rows(op: str, dtype: str, wide: str, narrow: str) -> str:
     k1, k2, reads r0 x r1 runs of n contiguous elements at i0 a0 + i1 a1 + i2 a2 + j0 b0 + j1 b1
     (strides in elements). Units are outputs.
     """
-    run = _FOLD if np.dtype(dtype).kind == "f" else _LOOP
+    run = _FOLD if np.dtype(dtype).kind == "f" or not REDUCTIONS[op].adds else _LOOP
     return _HEADER + (run + _ROWS).format(**_names(op, dtype, wide, narrow))
 
 

@@ -1,4 +1,4 @@
-"""Searches and scans along one axis: position of the extremum, largest k, running sums and products.
+"""Searches along one axis: position of the extremum, largest k.
 
 Tensors are row-major [outer, n, inner] with the axis in the middle; where `columns` appears, up
 to that many neighbours on the innermost axis are worked on side by side, and units are
@@ -10,12 +10,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.codegen.vectors import load, splat
+from app.kernels.cpu.codegen.vectors import load, load_first, splat
 
 LANES = 16  # neighbours that are compared with a number at once
 CHUNK = 2048  # elements of which only the extremum is taken before the best chunk, still in L1, is searched
 FEW = 8  # largest elements that are kept in order, and not as a heap
-_STEPS = {"sum": (0, "+"), "prod": (1, "*")}  # of a scan: what it starts from, and its operation
 
 _ARG_ROWS = """\
 from app.kernels.cpu.codegen.inner import njit
@@ -93,130 +92,6 @@ def arg_columns(op: str, last: bool) -> str:
     x: T[outer, n, inner], n > 0; y: int64[outer, inner]; best: T[threads, columns].
     """
     return _ARG_COLUMNS.format(better=_better(op, last))
-
-
-_SCAN_ROWS = """\
-from numba import float64, int32, int64
-
-
-def kernel(x, y, n, exclusive, reverse, begin, end):
-    first, way = (n - 1, -1) if reverse else (0, 1)
-    row = begin
-    while row + 4 <= end:
-        i = row * n + first
-        a, b, c, d = {wide}({start}), {wide}({start}), {wide}({start}), {wide}({start})
-        for _ in range(n):
-            e, f, g, h = a {step} x[i], b {step} x[i + n], c {step} x[i + 2 * n], d {step} x[i + 3 * n]
-            y[i] = a if exclusive else e
-            y[i + n] = b if exclusive else f
-            y[i + 2 * n] = c if exclusive else g
-            y[i + 3 * n] = d if exclusive else h
-            a, b, c, d = e, f, g, h
-            i += way
-        row += 4
-    while row < end:
-        i = row * n + first
-        a = {wide}({start})
-        for _ in range(n):
-            e = a {step} x[i]
-            y[i] = a if exclusive else e
-            a = e
-            i += way
-        row += 1
-"""
-
-_SCAN = """\
-{head}from app.kernels.cpu.access import read, write
-
-
-{inner}def {name}(x, y, running, columns, n, inner, blocks, exclusive, reverse, begin, end, thread):
-    s = thread * columns
-    for unit in range(begin, end):
-        low = unit % blocks * columns
-        width = min(columns, inner - low)
-        at = unit // blocks * n * inner + low
-        for j in range(s, s + width):
-            running[j] = {start}
-        for k in range(n):
-            line = at + (n - 1 - k if reverse else k) * inner
-            if exclusive:
-                for j in range(width):
-                    v = x[line + j]
-                    y[line + j] = running[s + j]
-                    running[s + j] = running[s + j] {step} v
-            elif k % 4 == 0 and k + 4 <= n:  # the totals are loaded and stored once for four rows
-                step = -inner if reverse else inner
-                for j in range(width):
-                    i = line + j
-                    p = read(running, s + j) {step} read(x, i)
-                    q = p {step} read(x, i + step)
-                    r = q {step} read(x, i + 2 * step)
-                    t = r {step} read(x, i + 3 * step)
-                    write(y, i, p)
-                    write(y, i + step, q)
-                    write(y, i + 2 * step, r)
-                    write(y, i + 3 * step, t)
-                    write(running, s + j, t)
-            elif k >= n // 4 * 4:
-                for j in range(width):
-                    t = read(running, s + j) {step} read(x, line + j)
-                    write(running, s + j, t)
-                    write(y, line + j, t)
-"""
-
-_SCAN_ALONG = """
-
-
-def kernel(x, y, axis, shape, beyond, running, columns, rank, exclusive, reverse, begin, end, thread):
-    for _ in range(begin, end):
-        given = int(axis[0])
-        at = given + rank if given < 0 else given
-        if at < 0 or at >= rank:
-            beyond[0] = given
-            continue
-        outer, inner = 1, 1
-        for i in range(at):
-            outer *= shape[i]
-        for i in range(at + 1, rank):
-            inner *= shape[i]
-        blocks = (inner + columns - 1) // columns
-        along(x, y, running, columns, shape[at], inner, blocks, exclusive, reverse, 0, outer * blocks, thread)
-"""
-_INNER = '@njit(error_model="numpy", boundscheck=False)\n'
-
-
-def scan_rows(op: str, wide: str) -> str:
-    """Source of a kernel for running sums or products along each row, four rows side by side.
-
-    x, y: T[rows, n], y may be x; `op` is sum or prod, `wide` the type they are held in: float64, int32 or
-    int64.
-    Units are rows.
-    """
-    start, step = _STEPS[op]
-    return _SCAN_ROWS.format(start=start, step=step, wide=wide)
-
-
-def scan(op: str) -> str:
-    """Source of a kernel for running sums or products along the middle axis.
-
-    x, y: T[outer, n, inner], y may be x; running: [threads, columns], float64, int32 or int64.
-    `op` is sum or prod.
-    """
-    return _scan(op, "", "", "kernel")
-
-
-def scan_along(op: str) -> str:
-    """Source of a kernel for running sums or products along an axis that it reads. One unit.
-
-    x, y: T[shape], y may be x; axis: T[1]; shape: int64[rank]; beyond: int64[1], which becomes an axis that
-    is none: y is not written then. running: as of `scan`.
-    """
-    return _scan(op, "from app.kernels.cpu.codegen.inner import njit\n", _INNER, "along") + _SCAN_ALONG
-
-
-def _scan(op: str, head: str, inner: str, name: str) -> str:
-    start, step = _STEPS[op]
-    return _SCAN.format(start=start, step=step, head=head, inner=inner, name=name)
 
 
 @njit
@@ -354,36 +229,46 @@ def _take(v, i, y, indices, at, inner, k, is_few, largest):
     return y[at]
 
 
-def top_k(x, y, indices, n, k, inner, largest, begin, end):
-    """The k largest or smallest elements along the middle axis, in order; of equals the first ones.
+@njit
+def _begin(x, source, y, indices, at, inner, k, is_few, largest):
+    """The first k elements, in order or as a heap; the place of the worst of them."""
+    for i in range(k):
+        if is_few:
+            _insert(x[source + i * inner], i, y, indices, at, inner, i, largest)
+        else:
+            y[at + i * inner] = x[source + i * inner]
+            indices[at + i * inner] = i
+    for i in range(0 if is_few else k // 2):
+        _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
+    return at + (k - 1) * inner if is_few else at
 
-    x: T[outer, n, inner]; y: T[outer, k, inner]; indices: int64 as y. The k best so far grow in the outputs:
-    in order if they are few, else as a heap, its root the worst of them; vectors of neighbours without a
-    better one are passed over. Units are outer * inner.
+
+@njit
+def _ordered(y, indices, at, inner, k, largest):
+    """A heap of k elements in the order of the result."""
+    for size in range(k - 1, 0, -1):
+        c = at + size * inner
+        v, i = y[at], indices[at]
+        y[at], indices[at] = y[c], indices[c]
+        y[c], indices[c] = v, i
+        _sift(y, indices, at, inner, 0, size, largest)
+
+
+def top_k(x, y, indices, n, k, largest, begin, end):
+    """The k largest or smallest elements of each row, in order; of equals the first ones.
+
+    x: T[rows, n]; y: T[rows, k]; indices: int64 as y. The k best so far grow in the outputs: in order if they
+    are few, else as a heap, its root the worst of them; vectors of neighbours without a better one are passed
+    over. Units are rows.
     """
     if k == 0:
         return
     is_few = k <= FEW
     for unit in range(begin, end):
-        column = unit % inner
-        source = unit // inner * n * inner + column
-        at = unit // inner * k * inner + column
-        for i in range(k):
-            if is_few:
-                _insert(x[source + i * inner], i, y, indices, at, inner, i, largest)
-            else:
-                y[at + i * inner] = x[source + i * inner]
-                indices[at + i * inner] = i
-        for i in range(0 if is_few else k // 2):
-            _sift(y, indices, at, inner, k // 2 - 1 - i, k, largest)
-        root = at + (k - 1) * inner if is_few else at
+        source, at = unit * n, unit * k
+        root = _begin(x, source, y, indices, at, 1, k, is_few, largest)
         worst = y[root]
-        for i in range(k, n if inner > 1 else k):
-            v = x[source + i * inner]
-            is_after = v <= worst if largest else v >= worst
-            if not is_after and _before(v, i, worst, indices[root], largest):
-                worst = _take(v, i, y, indices, at, inner, k, is_few, largest)
-        for low in range(k, n if inner == 1 else k, LANES):
+        for low in range(k, n, LANES):
             left = _candidates(x, source + low, min(LANES, n - low), worst, largest)
             while left:
                 i = low + _first_bit(left)
@@ -392,12 +277,43 @@ def top_k(x, y, indices, n, k, inner, largest, begin, end):
                 # The earlier one of equals stays; the worst may be another by now.
                 if _before(v, i, worst, indices[root], largest):
                     worst = _take(v, i, y, indices, at, 1, k, is_few, largest)
-        for size in range(0 if is_few else k - 1, 0, -1):
-            c = at + size * inner
-            v, i = y[at], indices[at]
-            y[at], indices[at] = y[c], indices[c]
-            y[c], indices[c] = v, i
-            _sift(y, indices, at, inner, 0, size, largest)
+        if not is_few:
+            _ordered(y, indices, at, 1, k, largest)
+
+
+def top_k_columns(x, y, indices, n, k, inner, largest, begin, end):
+    """As `top_k` along the middle axis. x: T[outer, n, inner]; y: T[outer, k, inner].
+
+    A row of up to LANES neighbours is compared with the worst ones of their columns at once. Units are blocks
+    of so many columns.
+    """
+    if k == 0:
+        return
+    is_few = k <= FEW
+    blocks = (inner + LANES - 1) // LANES
+    for unit in range(begin, end):
+        low = unit % blocks * LANES
+        width = min(LANES, inner - low)
+        source, at = unit // blocks * n * inner + low, unit // blocks * k * inner + low
+        for c in range(width):
+            _begin(x, source + c, y, indices, at + c, inner, k, is_few, largest)
+        roots = at + (k - 1) * inner if is_few else at
+        nothing = splat(y[roots], LANES)
+        worst = load_first(y, roots, width, nothing)
+        for i in range(k, n):
+            row = source + i * inner
+            v = load_first(x, row, width, nothing)
+            left = _not_at_most(v, worst) if largest else _not_at_least(v, worst)
+            left &= (1 << width) - 1
+            if left:
+                while left:
+                    c = _first_bit(left)
+                    left &= left - 1
+                    if _before(x[row + c], i, y[roots + c], indices[roots + c], largest):
+                        _take(x[row + c], i, y, indices, at + c, inner, k, is_few, largest)
+                worst = load_first(y, roots, width, nothing)
+        for c in range(0 if is_few else width):
+            _ordered(y, indices, at + c, inner, k, largest)
 
 
 def hardmax(where, y, n, inner, begin, end):

@@ -21,6 +21,16 @@ def reverse_sequence(x, lengths, y, outer, middle, inner, time_first, begin, end
         copy(y, unit * inner, x, row * inner, inner)
 
 
+def reverse_rows(x, lengths, y, time, begin, end):
+    """The first lengths[b] elements of row b reversed. x, y: T[batch, time]. Units are rows."""
+    for row in range(begin, end):
+        length = min(max(lengths[row], 0), time)
+        last = row * time + length - 1
+        for i in range(length):
+            y[row * time + i] = x[last - i]
+        copy(y, last + 1, x, last + 1, time - length)
+
+
 def triangle(x, zero, diagonal, y, height, width, upper, begin, end):
     """Elements on or above (`upper`), or on or below, a diagonal of each matrix; zero elsewhere.
 

@@ -38,7 +38,7 @@ def _rest(step, join, lanes):
     return narrow
 
 
-def fold(step, join, lanes=(8, 4)):
+def fold(step, join, lanes=(8, 4, 16, 32)):
     """Function (x, y, n, identity, p) that folds x[:n] to a number of its type.
 
     Args:
@@ -46,10 +46,10 @@ def fold(step, join, lanes=(8, 4)):
             elements of y beside them, and p, to the next accumulator. Vectors of `lanes`, of half as many and
             so on, down to one.
         join: function of two accumulators to one; `identity` changes no accumulator.
-        lanes: of float32 and float64: 32 bytes for what loads bound, since a load of 64 mostly touches two
-            lines of the cache; 64 for what arithmetic bounds.
+        lanes: of elements of 32, 64, 16 and 8 bits: 32 bytes for what loads bound, since a load of 64 mostly
+            touches two lines of the cache; 64 for what arithmetic bounds.
     """
-    runs = {bits: _run(step, join, n) for bits, n in zip((32, 64), lanes, strict=True)}
+    runs = {bits: _run(step, join, n) for bits, n in zip((32, 64, 16, 8), lanes)}
 
     def run(_x, _y, _n, _identity, _p):
         raise NotImplementedError("for compiled code")

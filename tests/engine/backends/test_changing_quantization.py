@@ -118,44 +118,48 @@ def test_quantized_product_with_scales_that_change(
     assert (found != expected).mean() < 0.05
 
 
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16])
-def test_quantization_by_blocks(compiler: Compiler, tmp_path: Path, kind: type, axis: int) -> None:
+def test_quantization_by_blocks(compiler: Compiler, tmp_path: Path, kind: type, axis: int, size: int) -> None:
     x = (RANDOM.standard_normal((4, 6, 8)) * 40).astype(np.float32)
-    shape = [n // 2 if i == axis % 3 else n for i, n in enumerate(x.shape)]
+    shape = [-(-n // size) if i == axis % 3 else n for i, n in enumerate(x.shape)]
     scale = RANDOM.uniform(0.2, 0.4, shape).astype(np.float32)
     zero = RANDOM.integers(0, 9, shape).astype(kind)
     name = {np.int16: "int16", **KINDS}[kind]
     sizes = ",".join(map(str, shape))
     text = f"""<ir_version: 10, opset_import: ["": 21]>
         g (float[4,6,8] x, float[{sizes}] s, {name}[{sizes}] z) => ({name} y) {{
-        y = QuantizeLinear <axis = {axis}, block_size = 2> (x, s, z) }}"""
+        y = QuantizeLinear <axis = {axis}, block_size = {size}> (x, s, z) }}"""
     session = on_own_kernels(compiler, tmp_path, text)
     found = session.run({"x": x, "s": scale, "z": zero})["y"]
     session.close()
-    wide, zeros = (np.repeat(v, 2, axis) for v in (scale, zero.astype(np.int64)))
+    every = np.arange(x.shape[axis]) // size
+    wide, zeros = (v.take(every, axis) for v in (scale, zero.astype(np.int64)))
     expected = quantized(x / wide, 1.0, 0, np.int64) + zeros
     limits = np.iinfo(kind)
     np.testing.assert_array_equal(found, np.clip(expected, limits.min, limits.max).astype(kind))
 
 
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("kind", [np.int16, np.uint16, np.int32])
 def test_blocks_of_wide_integers_are_scaled(
-    compiler: Compiler, tmp_path: Path, kind: type, axis: int
+    compiler: Compiler, tmp_path: Path, kind: type, axis: int, size: int
 ) -> None:
     x = RANDOM.integers(0, 30_000, (4, 6, 8)).astype(kind)
-    shape = [n // 2 if i == axis % 3 else n for i, n in enumerate(x.shape)]
+    shape = [-(-n // size) if i == axis % 3 else n for i, n in enumerate(x.shape)]
     scale = RANDOM.uniform(0.2, 0.4, shape).astype(np.float32)
     zero = RANDOM.integers(0, 9, shape).astype(kind)
     sizes, name = ",".join(map(str, shape)), np.dtype(kind).name
     text = f"""<ir_version: 10, opset_import: ["": 21]>
         g ({name}[4,6,8] x, float[{sizes}] s, {name}[{sizes}] z) => (float y) {{
-        y = DequantizeLinear <axis = {axis}, block_size = 2> (x, s, z) }}"""
+        y = DequantizeLinear <axis = {axis}, block_size = {size}> (x, s, z) }}"""
     session = on_own_kernels(compiler, tmp_path, text)
     found = session.run({"x": x, "s": scale, "z": zero})["y"]
     session.close()
-    wide, zeros = (np.repeat(v.astype(np.float64), 2, axis) for v in (scale, zero))
+    every = np.arange(x.shape[axis]) // size
+    wide, zeros = (v.astype(np.float64).take(every, axis) for v in (scale, zero))
     np.testing.assert_allclose(np.asarray(found), (x - zeros) * wide, rtol=1e-6)
 
 

@@ -361,6 +361,30 @@ def test_what_the_converter_refuses_keeps_its_opset_with_a_note(tmp_path: Path) 
     assert any("opset stays 8" in note for note in loaded.notes)
 
 
+def test_a_model_whose_output_declares_no_shape_is_raised(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 6, opset_import: ["": 11]> g (float[2,3,4] x) => (float[] y) { y = Softmax<axis=1>(x) }'
+    )
+    loaded = load(write(tmp_path, parsed(text)))
+    assert not loaded.notes
+    assert [n.op_type for n in loaded.model.graph].count("Flatten") == 1
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_all_axes_count_for_one_where_the_opset_stays(op: str, tmp_path: Path) -> None:
+    text = f"""<ir_version: 3, opset_import: ["": 8]>
+        g (float[1,2] s, float[1,3,2] x) => (float[1,2] y, float[1,3,2] z) {{
+            y, w = Scan <num_scan_inputs = 1, body = b (float[2] i, float[2] n) => (float[2] o, float[2] p) {{
+                o = Add(i, n)
+                p = Identity(o)
+            }}> ("", s, x)
+            z = {op} (w)
+        }}"""
+    model = load(write(tmp_path, parsed(text))).model
+    assert model.opset_imports[""] == 8
+    assert [n.op_type for n in model.graph] == ["Scan", "Shape", "Flatten", op, "Reshape"]
+
+
 def test_weights_listed_as_inputs_are_no_inputs(tmp_path: Path) -> None:
     text = (
         '<ir_version: 3, opset_import: ["": 9]> g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }'

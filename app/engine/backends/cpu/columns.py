@@ -8,12 +8,13 @@ import onnx_ir as ir
 from app.engine.backends.cpu.axis_kernels import FLOATS, NUMBERS, takes
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_values
 from app.engine.backends.cpu.rows import after, group_roofline
+from app.engine.backends.cpu.strided import calls
 from app.engine.core import graph
 from app.engine.core.calls import Call, Constant
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
-from app.engine.operators.operands import data, fixed_inputs, moved_seconds
-from app.engine.operators.strides import strides_of
+from app.engine.operators.operands import data, fixed_inputs, itemsize, moved_seconds
+from app.engine.operators.strides import StridedCopy, strides_of
 
 
 @after(takes(*NUMBERS))
@@ -42,11 +43,24 @@ def _columns_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         (n + pads[a] + pads[a + rank] - (block[a] - 1) * dilations[a] - 1) // strides[a] + 1
         for a, n in enumerate(image)
     )
+    if all(o * s == n and s == k for o, s, k, n in zip(out, strides, block, image)) and not any(pads):
+        return _tiled(x, y, (batch * channels, *block, *out))
     fills = ((image, 1), (out, 1), (block, 1), (strides, 1), (pads[:rank], 0), (dilations, 1))
     numbers = [n for axes, fill in fills for n in ((fill,) * (3 - rank) + tuple(axes))]
     operands: Operands = (*of_values(x, y), *numbers)
     units = batch * channels if math.prod(image) else 0
     return (kernel_call("app.kernels.cpu.columns:columns_to_image", operands, units),)
+
+
+def _tiled(x: ir.Value, y: ir.Value, sizes: tuple[int, ...]) -> tuple[Call, ...]:
+    """Calls that put windows side by side that neither overlap nor leave anything out.
+
+    sizes: planes, extents of a window, windows along each axis, as x lies in memory.
+    """
+    _, plane, *taps = strides_of(graph.static_shape(y))
+    block = sizes[1 : 1 + len(taps)]
+    steps = (plane, *taps, *(n * k for n, k in zip(taps, block)))
+    return calls(StridedCopy(sizes, strides_of(sizes), steps), itemsize(x), x, y)
 
 
 def _columns_cost(group: Group, context: PlanningContext) -> float:

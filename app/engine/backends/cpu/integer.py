@@ -115,15 +115,18 @@ class Inputs:
         return array.astype(np.int16) - offset.astype(np.int16).reshape(shape)
 
     @property
-    def narrow(self) -> tuple[Array, int]:
-        """The second operand as numbers that fit int8, and what all of them lack; wider where none fit."""
+    def narrow(self) -> tuple[Array, Array]:
+        """The second operand as numbers that fit int8, and what they lack; weights of images as they are.
+
+        All lack one number, or those of each column one of their own; none where all fit.
+        """
         shifted = self.shifted
-        low, high = (int(shifted.min()), int(shifted.max())) if shifted.size else (0, 0)
-        single = self.b_zero is None or graph.elements(self.b_zero) == 1
-        if (low >= -128 and high <= 127) or self.is_conv or not single:
-            return shifted, 0
-        offset = (low + high + 1) // 2
-        return shifted - np.int16(offset), offset
+        if self.is_conv or not shifted.size or (shifted.min() >= -128 and shifted.max() <= 127):
+            return shifted, np.zeros(0, np.int32)
+        is_one = self.b_zero is None or graph.elements(self.b_zero) == 1
+        axes = None if is_one else tuple(range(shifted.ndim - 1))
+        lacks = (shifted.min(axes) + shifted.max(axes) + 1) // 2
+        return shifted - lacks, lacks.reshape(-1).astype(np.int32)
 
 
 def window_of(group: Group) -> conv_geometry.Window:
@@ -356,10 +359,10 @@ def _fours_rejection(group: Group, *, tiled: bool = False) -> str | None:
         return f"{of.b.name!r} changes between runs; this one looks at it offline"
     if not of.is_conv and has_vector(of):
         return "an operand is a vector; this one takes matrices"
-    narrow, offset = of.narrow
+    narrow, lacks = of.narrow
     if narrow.size and (narrow.min() < -128 or narrow.max() > 127):
         return f"{of.b.name!r} less its zero point does not fit int8"
-    return f"{of.b.name!r} less its zero point is {offset} off int8" if offset and tiled else None
+    return f"{of.b.name!r} less its zero point is {lacks} off int8" if lacks.size and tiled else None
 
 
 def corrections(

@@ -14,6 +14,7 @@ from app.engine.backends.cpu.integer import (
     FORMS,
     PAIRS_FORM,
     PRODUCTS,
+    Array,
     Finish,
     Form,
     Inputs,
@@ -35,6 +36,7 @@ from app.kernels.expressions import stored
 
 ROWS = 96
 PANELS = 8
+NOTHING = np.zeros(0, np.int32)
 
 
 def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCall, ...]:
@@ -50,7 +52,7 @@ def _lower(group: Group, context: PlanningContext, form: Form) -> tuple[KernelCa
     third, added = corrections(of, form, context)
     size = -(-n // width) * width * k
     offsets = [(i // max(product.k, 1) * row, j // max(product.k * n, 1) * size) for i, j in product.offsets]
-    lacks = of.narrow[1] if of.fixed and form != PAIRS_FORM else 0
+    lacks = of.narrow[1] if of.fixed and form != PAIRS_FORM else NOTHING
     operands = Product(a, b, added, y, product.m, n, k, row, offsets, lacks)
     return *first, *second, *third, product_call(operands, finish, form, context)
 
@@ -68,7 +70,7 @@ class Product:
     k: int
     a_row: int  # from one row of a to the next
     offsets: Sequence[tuple[int, int]]  # elements, where a and b of each batch begin
-    lacks: int = 0  # what every number of b lacks
+    lacks: Array  # int32; what every number of b lacks: nothing, one number, or one a column
 
 
 def product_call(of: Product, finish: Finish, form: Form, context: PlanningContext) -> KernelCall:
@@ -82,7 +84,7 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
         block_n -= width
     multiple = tiles.TILE if form.tiled else 1
     block_k = max(k, 1) if m <= shapes[lanes][0] else blocking.balanced(k, DEPTH, multiple)
-    sums = block_m * block_n if k > block_k or finish.recipe else 0
+    sums = block_m * block_n if k > block_k or finish.recipe or of.lacks.size > 1 else 0
     spare = form.spare(lanes)
     sizes = IntegerMatmulSizes(
         m=m,
@@ -95,7 +97,7 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
         sums_size=sums,
         spare_size=spare,
         work_step=sums + spare + block_m,
-        offset=of.lacks,
+        lack_count=of.lacks.size,
     )
     operands: Operands = (
         ("int32*", of.a),
@@ -103,6 +105,7 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
         ("int32*", of.corrections),
         (f"{stored(finish.result)}*", of.y),
         ("int64*", Constant(np.array(offsets, np.int64))),
+        ("int32*", Constant(of.lacks if of.lacks.size else np.zeros(1, np.int32))),
         size_operand(sizes),
         ("int32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *finish.arguments,

@@ -9,11 +9,12 @@ import onnx_ir as ir
 
 from app.engine.backends.cpu.dynamic_quantize import center_calls
 from app.engine.backends.cpu.integer import PAIRS_FORM, Finish, RecipeOperand
-from app.engine.backends.cpu.integer_matmul import Product, product_call
+from app.engine.backends.cpu.integer_matmul import NOTHING, Product, product_call
 from app.engine.backends.cpu.recurrent import (
     POINTER,
     Array,
     Loop,
+    functions_of,
     loop_call,
     or_zeros,
     recurrent_seconds,
@@ -24,7 +25,7 @@ from app.engine.core.calls import Call, Constant, Workspace
 from app.engine.core.group import Group
 from app.engine.core.registry import Implementation, PlanningContext
 from app.engine.operators.operands import data, fixed_inputs, group_rejection
-from app.engine.operators.recurrent import PEEPHOLES, Layer, layer_of, unsupported_cell
+from app.engine.operators.recurrent import PEEPHOLES, Layer, layer_of, unknown_activations
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.codegen.tiles import BYTE_PAIRS, PAIRS
 from app.kernels.cpu.recurrent import ROWS, panel_width
@@ -43,7 +44,7 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
         return f"input of dtype {graph.dtype(data(node))}, this kernel computes float32"
     if graph.elements(data(node)) == 0:
         return "an empty sequence has no range"
-    return unsupported_cell(node)
+    return unknown_activations(node)
 
 
 def _dequantized(group: Group, weights: int, scale: int, zero: int) -> tuple[Array, Array]:
@@ -71,7 +72,9 @@ def _projection(group: Group, layer: Layer, gates: Workspace, context: PlanningC
     steps = tiles.pack_steps(w.transpose(1, 0, 2).reshape(layer.inputs, columns), 2)
     panels = Constant(tiles.pack_columns(steps, width), _name(node, W))
     nothing = Constant(np.zeros(1, np.int32))
-    operands = Product(x, panels, nothing, gates, layer.rows, columns, len(steps), len(steps), [(0, 0)])
+    operands = Product(
+        x, panels, nothing, gates, layer.rows, columns, len(steps), len(steps), [(0, 0)], NOTHING
+    )
     recipe: Recipe = (
         ("Cast", (0,), ("float32",)),
         ("Mul", (1, 2), ()),
@@ -126,9 +129,12 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
             ("int32*", Workspace(4 * d * rows * s_row)),
             (POINTER, Workspace(4 * n, per_thread=True)),
         ),
-        (d, s_row * depth, s_row, rows * s_row, int(graph.input_at(node, PEEPHOLES) is not None)),
+        (
+            *(d, s_row * depth, s_row, rows * s_row),
+            *(int(graph.input_at(node, PEEPHOLES) is not None), graph.attribute(node, "input_forget", 0)),
+        ),
         d,
-        (BYTE_PAIRS if narrow else PAIRS, lanes),
+        (BYTE_PAIRS if narrow else PAIRS, lanes, functions_of(node)),
     )
     return (*_projection(group, layer, gates, context), loop_call(group, layer, gates, own))
 

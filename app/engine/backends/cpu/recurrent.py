@@ -1,7 +1,6 @@
 """Rows of LSTM, GRU and RNN: one call projects the inputs, one walks through time."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,11 +19,10 @@ from app.engine.operators.recurrent import (
     INITIAL_C,
     INITIAL_H,
     PEEPHOLES,
-    RNN_ACTIVATIONS,
     Layer,
-    activations,
+    cell_of,
     layer_of,
-    unsupported_cell,
+    unknown_activations,
 )
 from app.kernels.cpu.codegen import tiles
 from app.kernels.cpu.recurrent import ROWS, panel_width
@@ -44,7 +42,7 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     for value in (*floats, *group.outputs):
         if str(graph.dtype(value)) != "float32":
             return f"value {value.name!r} is {graph.dtype(value)}, this kernel computes float32"
-    return unsupported_cell(node)
+    return unknown_activations(node)
 
 
 def _projection_call(
@@ -172,7 +170,7 @@ def loop_call(group: Group, layer: Layer, gates: Workspace, own: Loop) -> Kernel
         *own.weights,
         *(or_zeros(node, i, layer.states) for i in (INITIAL_H, INITIAL_C)[: 1 + has_cell]),
         ("int32*", lengths or every),
-        _array(np.array([graph.attribute(node, "clip", math.inf)])),
+        _array(np.array([[(f.alpha, f.beta, f.bound) for f in functions] for functions in cell_of(node)])),
         (POINTER, state),
         *own.scratch,
         *of_type(POINTER, *(state if v is None else v for v in results)),  # not written where not wanted
@@ -190,7 +188,8 @@ def loop_call(group: Group, layer: Layer, gates: Workspace, own: Loop) -> Kernel
 def _lstm_operands(node: ir.Node, layer: Layer, _width: int) -> tuple[Typed, Typed, tuple[int, ...]]:
     peepholes = or_zeros(node, PEEPHOLES, layer.directions * 3 * layer.hidden)
     has_peepholes = int(graph.input_at(node, PEEPHOLES) is not None)
-    return (peepholes,), (scratch(layer.states),), (has_peepholes,)
+    is_coupled = graph.attribute(node, "input_forget", 0)
+    return (peepholes,), (scratch(layer.states),), (has_peepholes, is_coupled)
 
 
 def _gru_operands(node: ir.Node, layer: Layer, width: int) -> tuple[Typed, Typed, tuple[int, ...]]:
@@ -200,13 +199,17 @@ def _gru_operands(node: ir.Node, layer: Layer, width: int) -> tuple[Typed, Typed
     return (bias,), (scratch(layer.states),), (first, second, int(not rest))
 
 
-def _rnn_operands(node: ir.Node, _layer: Layer, _width: int) -> tuple[Typed, Typed, tuple[int, ...]]:
-    codes = np.array([RNN_ACTIVATIONS[a] for a in activations(node)], np.int64)
-    return (("int64*", Constant(codes)),), (), ()
+def _rnn_operands(_node: ir.Node, _layer: Layer, _width: int) -> tuple[Typed, Typed, tuple[int, ...]]:
+    return (), (), ()
 
 
 # What a kernel takes besides what all take: after the weights, scratch, numbers.
 _OPERANDS = {"LSTM": _lstm_operands, "GRU": _gru_operands, "RNN": _rnn_operands}
+
+
+def functions_of(node: ir.Node) -> tuple[tuple[str, ...], ...]:
+    """Names of the activations of every direction."""
+    return tuple(tuple(f.name for f in functions) for functions in cell_of(node))
 
 
 def _parts(node: ir.Node, layer: Layer) -> tuple[int, ...]:
@@ -234,7 +237,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
         ((POINTER, sums), *own_scratch),
         (s_row * layer.hidden, s_row, rows * s_row, *numbers),
         layer.directions * layer.batch,
-        (node.op_type, lanes),
+        (node.op_type, lanes, functions_of(node)),
     )
     return (*packing, *_projection(node, layer, gates, context), loop_call(group, layer, gates, own))
 

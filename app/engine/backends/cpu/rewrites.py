@@ -113,7 +113,20 @@ def row_times_transposed(node: ir.Node) -> Replacement | None:
     return Replacement(new.outputs, [column, sums, new])
 
 
+def outer_product(node: ir.Node) -> Replacement | None:
+    """Columns times rows = elementwise products."""
+    column, row = graph.operand(node, 0), graph.operand(node, 1)
+    first, second = graph.shape(column), graph.shape(row)
+    if first is None or second is None or len(first) < 2 or len(second) < 2:
+        return None
+    if first[-1] != 1 or second[-2] != 1:
+        return None
+    product = ir.Node("", "Mul", [column, row])
+    return Replacement(product.outputs, [product])
+
+
 REWRITES = (
+    RewriteRule(outer_product, ("MatMul",), backends=("numba-cpu",), by_extents=True),
     *integer_rows("numba-cpu"),
     *block_quantized.rows("numba-cpu"),
     RewriteRule(dequantize_weights, ("DequantizeLinear",), backends=("numba-cpu",)),

@@ -28,10 +28,13 @@ from app.engine.core.registry import Implementation, PlanningContext, no_pairs
 from app.engine.operators.axes import along_axis, first_input, first_output, split
 from app.engine.types.errors import InputError
 from app.kernels.cpu import radix
+from app.kernels.cpu.search import LANES
 
 _EXTREMA = {"ArgMax": "max", "ArgMin": "min"}
 _SCANS = {"CumSum": "sum", "CumProd": "prod"}
 SCANNED = 1024  # neighbours of a scan: it goes through rows one after the other, of pages as long as that
+CACHE_LINE = 64  # bytes that a vector of a scan takes
+LINES = 1024  # cache lines of steps that a scan goes through several times, some neighbours at a time
 BRIEF = 128  # steps of a scan whose totals, as wide as elements, lose no more than other sums do
 _takes_ordered = takes(*ORDERED, *HALVES)
 
@@ -71,12 +74,18 @@ def _lower_scan(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     outer, n, inner = split(shape, int(fixed.reshape(())))
     if inner == 1:
         operands: Operands = (*of_values(x, y), n, *flags)
-        return (kernel_call("app.kernels.cpu.search:scan_rows", operands, outer, (_SCANS[group.op], wide)),)
+        return (kernel_call("app.kernels.cpu.scan:scan_rows", operands, outer, (_SCANS[group.op], wide)),)
     wide = computed(x) if n <= BRIEF else wide
+    lanes = CACHE_LINE // np.dtype(wide).itemsize
+    if wide == computed(x) and n * inner <= LINES * lanes:
+        blocks = blocks_of(inner, 4 * lanes)
+        operands = (*of_values(x, y), n, inner, blocks, *flags)
+        static = (_SCANS[group.op], lanes)
+        return (kernel_call("app.kernels.cpu.scan:scan_lines", operands, outer * blocks, static),)
     columns = SCANNED if outer * blocks_of(inner, SCANNED) >= context.threads else COLUMNS
     blocks = blocks_of(inner, columns)
     operands = (*of_values(x, y), columns_of(wide, columns), columns, n, inner, blocks, *flags)
-    return (typed_call("app.kernels.cpu.search:scan", operands, outer * blocks, (_SCANS[group.op],)),)
+    return (typed_call("app.kernels.cpu.scan:scan", operands, outer * blocks, (_SCANS[group.op],)),)
 
 
 def _scan_along(
@@ -95,7 +104,7 @@ def _scan_along(
         columns_of(wide, SCANNED),
         *(SCANNED, len(shape), *flags),
     )
-    return typed_call("app.kernels.cpu.search:scan_along", operands, 1, (_SCANS[group.op],))
+    return typed_call("app.kernels.cpu.scan:scan_along", operands, 1, (_SCANS[group.op],))
 
 
 @after(_takes_ordered)
@@ -118,8 +127,11 @@ def _lower_top(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     outer, n, inner = along_axis(group)
     k = split(graph.static_shape(y), graph.attribute(group.anchor, "axis", -1))[1]
     is_largest = int(graph.attribute(group.anchor, "largest", 1))
-    operands: Operands = (*of_values(x, y), ("int64*", group.anchor.outputs[1]), n, k, inner, is_largest)
-    return (kernel_call("app.kernels.cpu.search:top_k", operands, outer * inner),)
+    operands: Operands = (*of_values(x, y), ("int64*", group.anchor.outputs[1]), n, k)
+    if inner == 1:
+        return (kernel_call("app.kernels.cpu.search:top_k", (*operands, is_largest), outer),)
+    units = outer * blocks_of(inner, LANES)
+    return (kernel_call("app.kernels.cpu.search:top_k_columns", (*operands, inner, is_largest), units),)
 
 
 def _lower_top_radix(group: Group, _context: PlanningContext) -> tuple[Call, ...]:

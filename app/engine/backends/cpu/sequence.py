@@ -37,15 +37,11 @@ def _reverse_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     outer, middle, *rest = graph.static_shape(x)
     address = element_type(itemsize(x))
     time_first = int(graph.attribute(group.anchor, "time_axis", 0) == 0)
-    operands: Operands = (
-        (address, x),
-        ("int64*", lengths),
-        (address, y),
-        outer,
-        middle,
-        math.prod(rest),
-        time_first,
-    )
+    operands: Operands = ((address, x), ("int64*", lengths), (address, y))
+    inner = math.prod(rest)
+    if not time_first and inner == 1:
+        return (kernel_call("app.kernels.cpu.sequence:reverse_rows", (*operands, middle), outer),)
+    operands = (*operands, outer, middle, inner, time_first)
     return (kernel_call("app.kernels.cpu.sequence:reverse_sequence", operands, outer * middle),)
 
 

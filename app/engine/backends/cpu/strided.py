@@ -73,12 +73,10 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
         return (_line(itemsize, x, y, plain.x0, plain.y0, 1, 1, 1),)
     if rank == 1:
         return (_line(itemsize, x, y, plain.x0, plain.y0, plain.sx[0], plain.sy[0], plain.sizes[0]),)
-    block = plain.sy[0] * itemsize
-    if rank > 2 and plain.sx[0] == 0 and plain.sizes[0] <= FEW_ROWS and block <= CACHED and _is_dense(plain):
-        inner = StridedCopy(plain.sizes[1:], plain.sx[1:], plain.sy[1:], plain.x0, plain.y0)
-        again = (plain.y0 + i * plain.sy[0] for i in range(1, plain.sizes[0]))
-        copies = (_line(itemsize, y, y, plain.y0, target, 1, 1, plain.sy[0]) for target in again)
-        return (*calls(inner, itemsize, x, y), *copies)
+    repeat = next((a for a in range(rank - 2) if plain.sx[a] == 0 and plain.sizes[a] <= FEW_ROWS), None)
+    if repeat is not None and plain.sy[repeat] * itemsize <= CACHED and _is_dense(_from(plain, repeat)):
+        first, again = _repeated(plain, repeat)
+        return (*calls(first, itemsize, x, y), *calls(again, itemsize, y, y))
     column = next((a for a in range(rank - 1) if plain.sx[a] == 1), None)
     if column is not None and plain.sy[-1] == 1 and plain.sx[-1] != 0:
         transposed = _transpose(plain, column, itemsize, x, y)
@@ -90,6 +88,21 @@ def calls(copy: StridedCopy, itemsize: int, x: Argument, y: Argument) -> tuple[K
             for start in _starts(plain)
         )
     return (_rows(plain, itemsize, x, y),)
+
+
+def _from(copy: StridedCopy, axis: int) -> StridedCopy:
+    """The copy along that axis and those after it."""
+    return StridedCopy(copy.sizes[axis:], copy.sx[axis:], copy.sy[axis:], copy.x0, copy.y0)
+
+
+def _repeated(copy: StridedCopy, axis: int) -> tuple[StridedCopy, StridedCopy]:
+    """A copy that repeats along an axis: the first of what repeats, and the others from y itself."""
+    n, block = copy.sizes[axis], copy.sy[axis]
+    sizes, sx, sy = copy.sizes[:axis], copy.sx[:axis], copy.sy[:axis]
+    behind = _from(copy, axis + 1)
+    first = StridedCopy(sizes + behind.sizes, sx + behind.sx, sy + behind.sy, copy.x0, copy.y0)
+    again = StridedCopy((*sizes, n - 1, block), (*sy, 0, 1), (*sy, block, 1), copy.y0, copy.y0 + block)
+    return first, again
 
 
 def _is_dense(copy: StridedCopy) -> bool:

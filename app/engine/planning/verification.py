@@ -123,7 +123,7 @@ class Verification:
 
     def _uncertainty(self, expected: _Expected) -> dict[str, float]:
         if expected.oracle.name != "onnxruntime":
-            return oracles.roundoff(expected.outputs)
+            return oracles.roundoff(oracles.reloaded(self.path))
         return oracles.uncertainty(self.path, self.inputs, expected.outputs)
 
     def _compare_exports(

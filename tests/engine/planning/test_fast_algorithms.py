@@ -125,4 +125,13 @@ def test_an_output_in_16_bits_may_be_rounded_to_the_neighbor(tmp_path: Path) -> 
     assert allowed == pytest.approx(2.0**-10)
     neighbor = np.nextafter(y.max(), np.float16(0))
     assert 0 < float(y.max() - neighbor) / float(y.max()) <= allowed
-    assert roundoff({"y": y.astype(np.float32)}) == {}
+
+
+def test_an_output_made_float32_of_16_bits_may_be_rounded_as_these(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]>
+        g (float[8] x) => (float[8] half, float[8] weighted, int64[1] largest) {
+            h = Cast<to = 10>(x)  r = Relu(h)  half = Cast<to = 1>(r)
+            v = Cast<to = 1>(w)  weighted = Mul(x, v)  largest = ArgMax(r)
+        }"""
+    path = canonical.saved(text, tmp_path, {"w": np.ones(8, np.float16)})
+    assert roundoff(load(path).model) == {"half": 2.0**-11}

@@ -39,6 +39,20 @@ def test_a_value_at_the_edge_of_a_step_spreads_by_a_step(
     assert spread(path, {"x": x}, oracle_of(path, name)) == {"y": pytest.approx(expected)}
 
 
+@pytest.mark.parametrize(("level", "rounding", "expected"), [(4, True, 1 / 129), (0, False, 0.0)])
+def test_activations_that_a_product_rounds_spread_by_a_step(
+    level: int, rounding: bool, expected: float, tmp_path: Path
+) -> None:
+    sizes = f"K = 16, N = 1, bits = 4, block_size = 16, accuracy_level = {level}"
+    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        g (float[1,16] x) => (float[1,1] y) {{ y = com.microsoft.MatMulNBits<{sizes}>(x, w, s) }}"""
+    path = saved(text, tmp_path, {"w": np.full((1, 1, 8), 0x99, np.uint8), "s": np.ones(1, np.float32)})
+    x = np.zeros((1, 16), np.float32)
+    x[0, :2] = 127, 2.5
+    assert rounds(load(path).model.graph) == rounding
+    assert spread(path, {"x": x}, oracle_of(path, "reference"))["y"] == pytest.approx(expected, abs=1e-5)
+
+
 def test_spread_is_the_same_every_time(tmp_path: Path) -> None:
     weights = {**STEP, "w": np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)}
     text = f"{HEAD} g (float[8, 32] x) => (float[8, 32] y) {{ q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = MatMul(d, w) }}"

@@ -102,6 +102,10 @@ _SCALES = {
     "QLinearMatMul": (1, 4, 6),
 }
 NUDGE = 2.0**-20  # of a number: what sums of some hundred products in float32 are off by
+_HALF_STEPS = {
+    ir.DataType.FLOAT16: 2.0**-11,
+    ir.DataType.BFLOAT16: 2.0**-8,
+}  # of a power of two, its fraction
 NUDGES = 3
 
 
@@ -117,7 +121,7 @@ def spread(path: Path, inputs: Mapping[str, object], oracle: Oracle) -> dict[str
     """By output, how far it moves when all weights, scales and inputs are off by rounding.
 
     The largest difference, as a fraction of the output's maximum, of NUDGES evaluations in which every
-    float of them is multiplied by a number within NUDGE of 1, drawn from a seed.
+    float of them is multiplied by a number within NUDGE of 1, or half a step of 16 bits, drawn from a seed.
     """
     expected = oracle.run(inputs)
     found = dict.fromkeys(expected, 0.0)
@@ -143,12 +147,16 @@ def spread(path: Path, inputs: Mapping[str, object], oracle: Oracle) -> dict[str
 
 
 def _nudged(array: Array, rng: np.random.Generator) -> Array:
-    if array.dtype.kind != "f":
+    try:
+        kind = ir.DataType.from_numpy(array.dtype)
+    except TypeError:  # not of a type of ONNX
         return array
-    return (array * (1.0 + rng.uniform(-NUDGE, NUDGE, array.shape))).astype(array.dtype)
+    if not kind.is_floating_point():
+        return array
+    nudge = _HALF_STEPS.get(kind, NUDGE)
+    return (array * (1.0 + rng.uniform(-nudge, nudge, array.shape))).astype(array.dtype)
 
 
-_ROUNDOFF = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}
 UNCERTAIN = 1e-2  # of an output's maximum; an oracle that is farther from itself counts as this far
 
 
@@ -162,18 +170,27 @@ def roundoff(model: ir.Model) -> dict[str, float]:
     steps: dict[ir.Value, float] = {}
     for node in model.graph:
         through = max((steps.get(v, 0.0) for v in (*node.inputs, *graph.captures(node)) if v), default=0.0)
-        steps |= {v: max(through, _ROUNDOFF.get(v.dtype or ir.DataType.UNDEFINED, 0.0)) for v in node.outputs}
+        steps |= {
+            v: max(through, _HALF_STEPS.get(v.dtype or ir.DataType.UNDEFINED, 0.0)) for v in node.outputs
+        }
     floats = [v for v in model.graph.outputs if v.dtype is not None and v.dtype.is_floating_point()]
     return {v.name or "": steps[v] for v in floats if steps.get(v)}
 
 
-def uncertainty(path: Path, inputs: Mapping[str, object], expected: Mapping[str, object]) -> dict[str, float]:
+def uncertainty(
+    path: Path, inputs: Mapping[str, object], expected: Mapping[str, object], oracle: Oracle
+) -> dict[str, float]:
     """By output, the difference that onnxruntime's own optimizations make, as a fraction of its maximum.
 
-    `expected` is what it computes without them. UNCERTAIN at most, the `roundoff` of the model at least; none
-    of outputs without one where nothing tells by how much.
+    `expected` is what it computes without them. UNCERTAIN at most; in 16 bits the `roundoff` and `spread` of
+    the model at least, and nothing else where the oracle is another. None of outputs that nothing tells of.
     """
     least = roundoff(reloaded(path))
+    if least:
+        moved = spread(path, inputs, oracle)
+        least = {name: max(step, moved[name]) for name, step in least.items()}
+    if oracle.name != "onnxruntime":
+        return least
     try:
         rows = compare(expected, runtime(path, threads=1, optimized=True)(inputs), 0.0)
     except Exception:  # onnxruntime raises many types, and any of them means that nothing was measured

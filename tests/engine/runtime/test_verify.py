@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from app.engine.entry.optimize import optimize
@@ -111,3 +112,23 @@ def test_a_model_that_is_not_quantized_is_allowed_nothing_more(
     options = Options(timings="predicted", tolerance=1e-9)
     with pytest.raises(NumericsError, match="allowed is 1e-09"):
         optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_model_of_16_bits_may_differ_by_what_their_rounding_does_to_it(
+    kind: str, tmp_path: Path, compiler: Compiler
+) -> None:
+    """The original rounds every value, programs those that are stored: both are right, and differ by many half steps."""
+    rng = np.random.default_rng(1)
+    narrow = ir.DataType[kind.upper()].numpy()
+    weights = {f"w{i}": (rng.standard_normal((64, 64)) / 8).astype(narrow) for i in range(12)}
+    nodes = "".join(
+        f"a{i} = MatMul(r{i}, w{i}) t{i} = Tanh(a{i}) r{i + 1} = Add(t{i}, r{i}) " for i in range(12)
+    )
+    text = f"{HEAD} g ({kind}[4,64] r0) => ({kind}[4,64] y) {{ {nodes} y = Mul(r12, r12) }}"
+    options = Options(timings="predicted", autotune=False)
+    path = saved(text, tmp_path, weights)
+    found = optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)["verification"]
+    assert found["outputs"][0]["max_rel"] > options.tolerance
+    assert found["outputs"][0]["tolerance"] == pytest.approx(2 * found["uncertainty"]["y"])
+    assert found["uncertainty"]["y"] > oracle.roundoff(load(path).model)["y"]

@@ -99,7 +99,7 @@ def checked(
         allowed = (
             oracle.spread(path, inputs, by)
             if oracle.rounds(load(path).model.graph)
-            else oracle.uncertainty(path, inputs, expected)
+            else oracle.uncertainty(path, inputs, expected, by)
         )
         found = allowing(found, allowed)
     return {

@@ -27,7 +27,7 @@ from app.engine.model.mxnet import convert as symbols
 from app.engine.model.mxnet import symbol_file
 from app.engine.model.mxnet.operator_graph import operator_graph
 from app.engine.model.proto_graphs import all_graphs, all_nodes, nodes_of
-from app.engine.model.runtime_operators import MICROSOFT, spellings
+from app.engine.model.runtime_operators import BLOCKED, MICROSOFT, spellings
 from app.engine.model.schema_check import domain_of
 from app.engine.model.shape_inference import tensor_rules
 from app.engine.model.spool import Spool
@@ -100,7 +100,7 @@ def load(
     notes: list[str] = []
     kept = _detach(proto, spool)
     proto = _apart(proto)
-    if any(n.domain == MICROSOFT or n.op_type in spellings() for n in all_nodes(proto.graph.node)):
+    if any(n.domain in (MICROSOFT, BLOCKED) or n.op_type in spellings() for n in all_nodes(proto.graph.node)):
         floor = max(floor, CONTRIB_FLOOR)
     proto = _converted(proto, limits, notes, kept.keys(), floor)
     model = _represented(proto)

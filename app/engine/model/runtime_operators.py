@@ -6,7 +6,9 @@ What their outputs are is asked of onnxruntime itself: a model of the one node, 
 
 import functools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_shape_inference import ShapeInferenceContext
@@ -14,6 +16,7 @@ from onnx_shape_inference import ShapeInferenceContext
 from app.engine.core import graph
 
 MICROSOFT = "com.microsoft"
+BLOCKED = "com.microsoft.nchwc"  # its optimizer's for images of blocked channels
 SHIPPED = 65536  # byte: larger constants are told by their type alone, unless that is not enough
 _COPIES = frozenset({"MemcpyFromHost", "MemcpyToHost"})  # that onnxruntime puts in itself
 _TYPES = {
@@ -34,7 +37,7 @@ def operators() -> tuple[tuple[str, str], ...]:
     found = {
         (row.domain, row.op_name)
         for row in state.get_all_opkernel_def()
-        if row.provider == "CPUExecutionProvider" and row.domain in ("", MICROSOFT)
+        if row.provider == "CPUExecutionProvider" and row.domain in ("", MICROSOFT, BLOCKED)
     }
     return tuple(sorted(key for key in found - standard if key[1] not in _COPIES))
 
@@ -43,6 +46,21 @@ def operators() -> tuple[tuple[str, str], ...]:
 def spellings() -> frozenset[str]:
     """Names of those in the default domain."""
     return frozenset(name for domain, name in operators() if not domain)
+
+
+@functools.cache
+def block_of_channels() -> int:
+    """Channels of a block of onnxruntime's images on this machine, as wide as its registers.
+
+    A file tells the machine by nothing but the order of weights: it says that it is for machines like that
+    which it was optimized on.
+    """
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 4, 1, 1]))
+    blocked = ir.node("ReorderInput", [x], domain=BLOCKED)
+    blocked.outputs[0].name = "y"
+    found = _session(ir.Graph([x], blocked.outputs, nodes=[blocked], opset_imports={"": 21, BLOCKED: 1}))
+    (y,) = found.run(None, {"x": np.zeros((1, 4, 1, 1), np.float32)})
+    return int(y.shape[1])
 
 
 def infer(context: ShapeInferenceContext, node: ir.Node) -> None:
@@ -90,8 +108,6 @@ def _told(
     node: ir.Node, values: Iterable[ir.Value], constants: Iterable[ir.Value]
 ) -> Mapping[str, tuple[str, list[int | str | None]]] | None:
     """Type and shape by output in a session of a model of the node, with these inputs as constants."""
-    import onnxruntime
-
     held = set(constants)
     copies = {
         v: ir.Value(name=v.name, type=v.type, shape=v.shape, const_value=v.const_value if v in held else None)
@@ -105,24 +121,32 @@ def _told(
         outputs=[ir.Value(name=v.name) for v in node.outputs],
     )
     opsets = dict(node.graph.opset_imports) if node.graph is not None else {}
-    model = ir.Model(
-        ir.Graph(
-            [c for v, c in copies.items() if v not in held],
-            [v for v in alone.outputs if v.name],
-            nodes=[alone],
-            initializers=[copies[v] for v in copies if v in held],
-            opset_imports={"": 21, **opsets},
-            name="node",
-        ),
-        ir_version=10,
+    single = ir.Graph(
+        [c for v, c in copies.items() if v not in held],
+        [v for v in alone.outputs if v.name],
+        nodes=[alone],
+        initializers=[copies[v] for v in copies if v in held],
+        opset_imports={"": 21, **opsets},
     )
+    try:
+        session = _session(single)
+    except Exception:  # it raises many types; that the type cannot be told is said where it is needed
+        return None
+    return {o.name: (o.type, o.shape) for o in session.get_outputs()}
+
+
+def _session(single: ir.Graph) -> Any:
+    """A graph in onnxruntime, as it is.
+
+    Raises:
+        Exception: whatever onnxruntime raises for one that it does not support.
+    """
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    try:
-        text = ir.to_proto(model).SerializeToString()
-        session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
-    except Exception:  # it raises many types; that the type cannot be told is said where it is needed
-        return None
-    return {o.name: (o.type, o.shape) for o in session.get_outputs()}
+    single.name = "node"
+    text = ir.to_proto(ir.Model(single, ir_version=10)).SerializeToString()
+    return onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])

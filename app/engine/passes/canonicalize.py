@@ -22,6 +22,7 @@ from app.engine.rewrites import (
     constant_folding,
     contrib,
     contrib_attention,
+    contrib_blocked,
     contrib_quantized,
     cse,
     gradients,
@@ -82,6 +83,7 @@ def reduce(
         *gradients.ROWS,
         *(rule for rule in contrib.ROWS if rule.domain or kept.isdisjoint(rule.ops)),
         *contrib_attention.ROWS,
+        *contrib_blocked.ROWS,
         *contrib_quantized.ROWS,
         *classical.ROWS,
         *quantization.ROWS,
@@ -196,6 +198,8 @@ def _check_types(model: ir.Model) -> None:
                     f"{node.op_type} {node.name!r}: the type of its output {value.name!r} cannot be told",
                     pointer=f"node:{node.name}",
                 )
+            if value.name and value.shape is None and graph.is_tensor(value):
+                _check_operands(node, model.opset_imports)
     declared: Mapping[str, ir.DataType] = model.meta.get(DECLARED, {})
     for value in model.graph.outputs:
         expected = declared.get(value.name or "")
@@ -205,6 +209,29 @@ def _check_types(model: ir.Model) -> None:
                 f"{value.dtype.name if value.dtype else 'no tensor'}",
                 pointer=f"value:{value.name}",
             )
+
+
+def _check_operands(node: ir.Node, opsets: Mapping[str, int]) -> None:
+    """Refuse operands whose static shapes do not fit: the shape of a result is unknown for that reason, too.
+
+    Raises:
+        GraphError: the schema of the operator refuses them.
+    """
+    values = [v for v in dict.fromkeys(node.inputs) if v is not None]
+    shapes = [graph.shape(v) for v in values]
+    if None in shapes or not onnx.defs.has(node.op_type, opsets.get(node.domain, 1), node.domain):
+        return
+    schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
+    types = {v.name or "": ir.to_proto(v).type for v in values}
+    try:
+        onnx.shape_inference.infer_node_outputs(schema, ir.to_proto(node), types)
+    except onnx.shape_inference.InferenceError:
+        told = ", ".join(f"{v.name!r} {list(s or ())}" for v, s in zip(values, shapes, strict=True))
+        raise GraphError(
+            f"{node.op_type} {node.name!r}: expected operands whose shapes fit, found {told}; bind other "
+            "shapes to the inputs, or export the model with the dimensions free that change",
+            pointer=f"node:{node.name}",
+        ) from None
 
 
 def _notes(applied: Counter[str], model: ir.Model) -> list[str]:

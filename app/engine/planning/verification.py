@@ -113,18 +113,13 @@ class Verification:
                 optimized = {place for place, told in runtimes.items() if told["name"] == "onnxruntime"}
                 uncertain = {place for place in optimized if not all(d.ok for d in found[place])}
             if uncertain:
-                uncertainty = self._uncertainty(expected)
+                uncertainty = oracles.uncertainty(self.path, self.inputs, expected.outputs, expected.oracle)
                 found |= {place: allowing(found[place], uncertainty) for place in uncertain}
         self._uncertain = spread or uncertainty
         check(found[OUTPUTS])
         for place, export in exports.items():
             _check_export(export, found[place])
         return _told(expected.oracle, found, runtimes, unverified, spread, uncertainty)
-
-    def _uncertainty(self, expected: _Expected) -> dict[str, float]:
-        if expected.oracle.name != "onnxruntime":
-            return oracles.roundoff(expected.outputs)
-        return oracles.uncertainty(self.path, self.inputs, expected.outputs)
 
     def _compare_exports(
         self,

@@ -174,12 +174,13 @@ def _activated(n: Nodes, x: ir.Value, kind: str, parameters: list[float]) -> ir.
     return found
 
 
-def fused_conv(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
-    """Conv, a sum with another image, an activation."""
+def fused_conv(n: Nodes, node: ir.Node, weights: ir.Value | None = None) -> list[ir.Value | None] | None:
+    """Conv, by its second operand or by other weights, a sum with another image, an activation."""
     kind = graph.attribute(node, "activation", "")
     if kind and kind not in ACTIVATIONS:
         return None
-    y = n("Conv", *node.inputs[:3], **others(node, "activation", "activation_params"))
+    operands = graph.operand(node, 0), weights or node.inputs[1], graph.input_at(node, 2)
+    y = n("Conv", *operands, **others(node, "activation", "activation_params"))
     added = graph.input_at(node, 3)
     if added is not None:
         y = n("Add", y, added)
@@ -262,7 +263,7 @@ def bias_split_gelu(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     return [n("Mul", first, n("Gelu", second))]
 
 
-_LAST, _FIRST = (0, 3, 1, 2), (0, 2, 3, 1)  # to channels first from channels last, and back
+CHANNELS_SECOND, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of images that lie in the other order
 
 
 def group_norm(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
@@ -292,12 +293,12 @@ def _groups_normalized(n: Nodes, node: ir.Node, x: ir.Value, scales: tuple[ir.Va
     if x.dtype is None or shape is None or len(shape) != 4 or activation not in (0, 1):
         return None
     last = graph.attribute(node, "channels_last", 1)
-    y: ir.Value = n("Transpose", x, perm=_LAST) if last else x
+    y: ir.Value = n("Transpose", x, perm=CHANNELS_SECOND) if last else x
     wide = [v if v.dtype == x.dtype else n("Cast", v, to=int(x.dtype)) for v in scales]
     epsilon = graph.attribute(node, "epsilon", 1e-5)
     y = n("GroupNormalization", y, *wide, epsilon=epsilon, num_groups=graph.attribute(node, "groups", 1))
     y = n("Mul", y, n("Sigmoid", y)) if activation else y
-    return n("Transpose", y, perm=_FIRST) if last else y
+    return n("Transpose", y, perm=CHANNELS_LAST) if last else y
 
 
 def nhwc_conv(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
@@ -306,15 +307,15 @@ def nhwc_conv(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
     shapes = graph.shape(x), graph.shape(w)
     if any(s is None or len(s) != 4 for s in shapes):
         return None
-    image = n("Transpose", x, perm=_LAST)
-    y = n("Conv", image, n("Transpose", w, perm=_LAST), graph.input_at(node, 2), **others(node))
-    return [n("Transpose", y, perm=_FIRST)]
+    image = n("Transpose", x, perm=CHANNELS_SECOND)
+    y = n("Conv", image, n("Transpose", w, perm=CHANNELS_SECOND), graph.input_at(node, 2), **others(node))
+    return [n("Transpose", y, perm=CHANNELS_LAST)]
 
 
 def nhwc_max_pool(n: Nodes, node: ir.Node) -> list[ir.Value | None]:
     """MaxPool of an image whose channels are last."""
-    image = n("Transpose", *node.inputs, perm=_LAST)
-    return [n("Transpose", n("MaxPool", image, **others(node)), perm=_FIRST)]
+    image = n("Transpose", *node.inputs, perm=CHANNELS_SECOND)
+    return [n("Transpose", n("MaxPool", image, **others(node)), perm=CHANNELS_LAST)]
 
 
 def bias_add(n: Nodes, node: ir.Node) -> list[ir.Value | None]:

@@ -38,10 +38,37 @@ _OWN = ("channels_last",)
 
 
 def unary(op: str, n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
-    """An operator of one operand."""
-    if graph.attribute(node, "channels_last", 0):
+    """An operator of one operand; channels may be the last axis."""
+    real, order = _real(n, node, 0), _channels_last(node)
+    if order is None:
         return None
-    return _quantized(n, node, n(op, _real(n, node, 0), **others(node, *_OWN)), 3)
+    y = n(op, _channels_second(n, real, order), **others(node, *_OWN))
+    return _quantized(n, node, _channels_second(n, y, order, back=True), 3)
+
+
+def conv(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
+    """QLinearConv of ONNX; channels of images, not of weights, may be the last axis."""
+    order = _channels_last(node)
+    if order is None:
+        return None
+    image = _channels_second(n, graph.operand(node, 0), order)
+    y = n("QLinearConv", image, *node.inputs[1:], **others(node, *_OWN))
+    return [_channels_second(n, y, order, back=True)]
+
+
+def _channels_last(node: ir.Node) -> tuple[int, ...] | None:
+    """Axes of the first operand with channels second, () where they are; None for an unknown rank."""
+    if not graph.attribute(node, "channels_last", 0):
+        return ()
+    shape = graph.shape(graph.operand(node, 0))
+    return None if shape is None else (0, len(shape) - 1, *range(1, len(shape) - 1))
+
+
+def _channels_second(n: Nodes, x: Any, order: tuple[int, ...], *, back: bool = False) -> Any:
+    """A value whose axes are taken in this order, or, if `back`, brought back from it."""
+    if not order:
+        return x
+    return n("Transpose", x, perm=[int(i) for i in np.argsort(order)] if back else order)
 
 
 def softmax(n: Nodes, node: ir.Node) -> list[ir.Value | None] | None:
@@ -170,6 +197,7 @@ UNARY: Mapping[str, str] = {
     "QLinearAveragePool": "AveragePool",
 }
 BUILDS: tuple[tuple[str, Build, str], ...] = (
+    ("QLinearConv", conv, MICROSOFT),
     ("QLinearAdd", partial(binary, "Add"), MICROSOFT),
     ("QLinearMul", partial(binary, "Mul"), MICROSOFT),
     *((op, partial(unary, core), MICROSOFT) for op, core in UNARY.items()),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -15,6 +14,8 @@ import onnxruntime
 from app.engine import reference
 from app.engine.core import graph
 from app.engine.model.load import load
+from app.engine.model.shape_inference.inference import infer
+from app.engine.operators import block_quantized
 from app.engine.report.onnx import export
 from app.engine.runtime.verify import compare
 from app.engine.types.deadline import TimeUpError, limited
@@ -91,7 +92,9 @@ def reloaded(path: Path) -> ir.Model:
 
 
 # What rounds to steps: an operand at the edge of one is moved a whole step by the last bit of a float.
-_ROUNDING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv"})
+_ROUNDING = frozenset(
+    {"QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "QLinearMatMul", "QLinearConv"}
+)
 _SCALES = {
     "QuantizeLinear": (1,),
     "DequantizeLinear": (1,),
@@ -99,19 +102,26 @@ _SCALES = {
     "QLinearMatMul": (1, 4, 6),
 }
 NUDGE = 2.0**-20  # of a number: what sums of some hundred products in float32 are off by
+_HALF_STEPS = {
+    ir.DataType.FLOAT16: 2.0**-11,
+    ir.DataType.BFLOAT16: 2.0**-8,
+}  # of a power of two, its fraction
 NUDGES = 3
 
 
 def rounds(model: ir.Graph) -> bool:
     """True if values are quantized on the way, so that rounding is amplified to steps."""
-    return any(n.op_type in _ROUNDING or n.op_type == "DynamicQuantizeLSTM" for n in model)
+    return any(
+        n.op_type in _ROUNDING or (n.op_type == "MatMulNBits" and block_quantized.form_of(n).rounds)
+        for n in model
+    )
 
 
 def spread(path: Path, inputs: Mapping[str, object], oracle: Oracle) -> dict[str, float]:
     """By output, how far it moves when all weights, scales and inputs are off by rounding.
 
     The largest difference, as a fraction of the output's maximum, of NUDGES evaluations in which every
-    float of them is multiplied by a number within NUDGE of 1, drawn from a seed.
+    float of them is multiplied by a number within NUDGE of 1, or half a step of 16 bits, drawn from a seed.
     """
     expected = oracle.run(inputs)
     found = dict.fromkeys(expected, 0.0)
@@ -137,31 +147,50 @@ def spread(path: Path, inputs: Mapping[str, object], oracle: Oracle) -> dict[str
 
 
 def _nudged(array: Array, rng: np.random.Generator) -> Array:
-    if array.dtype.kind != "f":
+    try:
+        kind = ir.DataType.from_numpy(array.dtype)
+    except TypeError:  # not of a type of ONNX
         return array
-    return (array * (1.0 + rng.uniform(-NUDGE, NUDGE, array.shape))).astype(array.dtype)
+    if not kind.is_floating_point():
+        return array
+    nudge = _HALF_STEPS.get(kind, NUDGE)
+    return (array * (1.0 + rng.uniform(-nudge, nudge, array.shape))).astype(array.dtype)
 
 
-_ROUNDOFF = {np.dtype(np.float16): 2.0**-11, np.dtype(ml_dtypes.bfloat16): 2.0**-8}
 UNCERTAIN = 1e-2  # of an output's maximum; an oracle that is farther from itself counts as this far
 
 
-def roundoff(expected: Mapping[str, object]) -> dict[str, float]:
-    """By output in 16 bits, half a step of its type at a power of two, as a fraction of that.
+def roundoff(model: ir.Model) -> dict[str, float]:
+    """By output of floats computed in 16 bits, half a step of that type at a power of two, as its fraction.
 
-    Two sums that are as near to the true one as float32 brings them may be rounded to neighbors.
+    Two sums that are as near to the true one as float32 brings them may be rounded to neighbors. What is
+    made float32 afterwards, as in a converted model that keeps the types of its outputs, is off by that too.
     """
-    kinds = {name: np.asarray(array).dtype for name, array in expected.items()}
-    return {name: _ROUNDOFF[kind] for name, kind in kinds.items() if kind in _ROUNDOFF}
+    infer(model)
+    steps: dict[ir.Value, float] = {}
+    for node in model.graph:
+        through = max((steps.get(v, 0.0) for v in (*node.inputs, *graph.captures(node)) if v), default=0.0)
+        steps |= {
+            v: max(through, _HALF_STEPS.get(v.dtype or ir.DataType.UNDEFINED, 0.0)) for v in node.outputs
+        }
+    floats = [v for v in model.graph.outputs if v.dtype is not None and v.dtype.is_floating_point()]
+    return {v.name or "": steps[v] for v in floats if steps.get(v)}
 
 
-def uncertainty(path: Path, inputs: Mapping[str, object], expected: Mapping[str, object]) -> dict[str, float]:
+def uncertainty(
+    path: Path, inputs: Mapping[str, object], expected: Mapping[str, object], oracle: Oracle
+) -> dict[str, float]:
     """By output, the difference that onnxruntime's own optimizations make, as a fraction of its maximum.
 
-    `expected` is what it computes without them. UNCERTAIN at most, the `roundoff` of its type at least; none
-    of other types where nothing tells by how much.
+    `expected` is what it computes without them. UNCERTAIN at most; in 16 bits the `roundoff` and `spread` of
+    the model at least, and nothing else where the oracle is another. None of outputs that nothing tells of.
     """
-    least = roundoff(expected)
+    least = roundoff(reloaded(path))
+    if least:
+        moved = spread(path, inputs, oracle)
+        least = {name: max(step, moved[name]) for name, step in least.items()}
+    if oracle.name != "onnxruntime":
+        return least
     try:
         rows = compare(expected, runtime(path, threads=1, optimized=True)(inputs), 0.0)
     except Exception:  # onnxruntime raises many types, and any of them means that nothing was measured

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.core import graph
+from app.engine.types.errors import GraphError
 from tests.engine.canonical import assert_same_outputs, canonical, exported, operators, saved
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
@@ -184,3 +185,26 @@ def test_a_constant_of_a_computed_shape_has_a_rank(tmp_path: Path) -> None:
     assert compilation.graph.outputs[0].shape is not None
     assert len(compilation.graph.outputs[0].shape) == 2
     assert_same_outputs(tmp_path / "model.onnx", compilation)
+
+
+@pytest.mark.parametrize("body", [
+    "y = Mul(x, z)", "y = Where(c, x, z)", "y = Sum(x, x, z)", "w = Less(x, z) y = Cast<to = 1>(w)",
+])  # fmt: skip
+def test_operands_whose_shapes_do_not_fit_are_named_when_the_model_is_planned(
+    body: str, tmp_path: Path
+) -> None:
+    inputs = "float[2,3] x, float[2,4] z, bool[2,3] c"
+    path = saved(f"{HEAD} g ({inputs}) => (float[a,b] y) {{ {body} }}", tmp_path, {})
+    with pytest.raises(
+        GraphError, match=r"expected operands whose shapes fit, found .*'z' \[2, 4\]; bind other"
+    ):
+        canonical(path)
+
+
+def test_operands_in_a_branch_that_is_never_taken_need_not_fit(tmp_path: Path) -> None:
+    text = f"""{HEAD} g (float[2,3] x, float[2,4] z) => (float[2,3] y) {{
+        y = If (never) <then_branch = a () => (float[2,3] s) {{ s = Mul(x, z) }},
+                        else_branch = b () => (float[2,3] t) {{ t = Relu(x) }}>
+    }}"""
+    path = saved(text, tmp_path, {"never": np.array(False)})
+    assert [n.op_type for n in canonical(path).graph] == ["Relu"]

@@ -313,6 +313,7 @@ QUANTIZED: list[tuple[str, list[str]]] = [
     ("QLinearGlobalAveragePool", ["x", "XS", "XZ", "YS", "YZ"]),
     ("QLinearGlobalAveragePool<channels_last = 1>", ["x", "XS", "XZ", "YS", "YZ"]),
     ("QLinearAveragePool<kernel_shape = [2, 2], strides = [2, 2]>", ["x", "XS", "XZ", "YS", "YZ"]),
+    ("QLinearAveragePool<kernel_shape = [2, 2], channels_last = 1>", ["x", "XS", "XZ", "YS", "YZ"]),
     ("QLinearWhere", ["c", "x", "XS", "XZ", "w", "WS", "WZ", "YS", "YZ"]),
     ("QLinearConcat<axis = 1>", ["YS", "YZ", "x", "XS", "XZ", "w", "WS", "WZ"]),
 ]
@@ -362,6 +363,25 @@ def test_a_quantized_softmax_is_rounded_once(kind: str, opset: int, axis: int, t
     axes = (axis,) if opset > 12 else tuple(range(axis, 3))
     exact = 256 * powers / powers.sum(axes, keepdims=True) + low
     assert np.abs(found - np.clip(exact, low, low + 255)).max() <= 0.5001
+
+
+@pytest.mark.parametrize(("attributes", "images", "weights"), [
+    ("channels_last = 1, pads = [1, 0, 1, 2], strides = [2, 1]", (2, 7, 6, 4), (8, 4, 3, 2)),
+    ("channels_last = 1, group = 4", (1, 7, 6, 8), (8, 2, 3, 3)), ("pads = [1, 1, 1, 1]", (1, 4, 7, 6), (8, 4, 3, 3)),
+    ("channels_last = 1, pads = [1, 1]", (2, 9, 4), (8, 4, 3)),
+])  # fmt: skip
+def test_a_quantized_convolution_of_the_optimizer_is_that_of_onnx(
+    attributes: str, images: tuple[int, ...], weights: tuple[int, ...], tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {
+        "x": ("u", *images), "XS": scale(0.02), "XZ": np.array(117, np.uint8), "W": ("s", *weights),
+        "WS": np.linspace(0.01, 0.02, 8, dtype=np.float32), "WZ": np.zeros(8, np.int8), "YS": scale(0.21),
+        "YZ": np.array(120, np.uint8), "B": ("i", 8),
+    }  # fmt: skip
+    body = f"y = com.microsoft.QLinearConv<{attributes}>({', '.join(given)})"
+    operators = check(tmp_path, body, given, "uint8 y", off_by_one=0.0)
+    assert ("Transpose" in operators) == ("channels_last" in attributes)
+    assert "QLinearConv" in operators or "DequantizeLinear" in operators
 
 
 @pytest.mark.parametrize("bias", [False, True])

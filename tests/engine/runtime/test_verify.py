@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from app.engine.entry.optimize import optimize
@@ -37,6 +38,20 @@ def test_a_value_at_the_edge_of_a_step_spreads_by_a_step(
     x = np.array([edge, 100.2], np.float32)
     assert rounds(load(path).model.graph)
     assert spread(path, {"x": x}, oracle_of(path, name)) == {"y": pytest.approx(expected)}
+
+
+@pytest.mark.parametrize(("level", "rounding", "expected"), [(4, True, 1 / 129), (0, False, 0.0)])
+def test_activations_that_a_product_rounds_spread_by_a_step(
+    level: int, rounding: bool, expected: float, tmp_path: Path
+) -> None:
+    sizes = f"K = 16, N = 1, bits = 4, block_size = 16, accuracy_level = {level}"
+    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        g (float[1,16] x) => (float[1,1] y) {{ y = com.microsoft.MatMulNBits<{sizes}>(x, w, s) }}"""
+    path = saved(text, tmp_path, {"w": np.full((1, 1, 8), 0x99, np.uint8), "s": np.ones(1, np.float32)})
+    x = np.zeros((1, 16), np.float32)
+    x[0, :2] = 127, 2.5
+    assert rounds(load(path).model.graph) == rounding
+    assert spread(path, {"x": x}, oracle_of(path, "reference"))["y"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_spread_is_the_same_every_time(tmp_path: Path) -> None:
@@ -97,3 +112,23 @@ def test_a_model_that_is_not_quantized_is_allowed_nothing_more(
     options = Options(timings="predicted", tolerance=1e-9)
     with pytest.raises(NumericsError, match="allowed is 1e-09"):
         optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_model_of_16_bits_may_differ_by_what_their_rounding_does_to_it(
+    kind: str, tmp_path: Path, compiler: Compiler
+) -> None:
+    """The original rounds every value, programs those that are stored: both are right, and differ by many half steps."""
+    rng = np.random.default_rng(1)
+    narrow = ir.DataType[kind.upper()].numpy()
+    weights = {f"w{i}": (rng.standard_normal((64, 64)) / 8).astype(narrow) for i in range(12)}
+    nodes = "".join(
+        f"a{i} = MatMul(r{i}, w{i}) t{i} = Tanh(a{i}) r{i + 1} = Add(t{i}, r{i}) " for i in range(12)
+    )
+    text = f"{HEAD} g ({kind}[4,64] r0) => ({kind}[4,64] y) {{ {nodes} y = Mul(r12, r12) }}"
+    options = Options(timings="predicted", autotune=False)
+    path = saved(text, tmp_path, weights)
+    found = optimize(path, host(), options, Bindings(), tmp_path, kernels=compiler.cache)["verification"]
+    assert found["outputs"][0]["max_rel"] > options.tolerance
+    assert found["outputs"][0]["tolerance"] == pytest.approx(2 * found["uncertainty"]["y"])
+    assert found["uncertainty"]["y"] > oracle.roundoff(load(path).model)["y"]

@@ -236,6 +236,14 @@ def _both_images(pair: _Pair) -> Along:
     raise MixedRowsError("not all of its operands have the requests first")
 
 
+def _regions_of_one_image(pair: _Pair) -> Along:
+    """Regions of images that depend on no request, each with the number of its image."""
+    pair.only(1, 2)
+    if pair.along[1] != pair.along[2] or pair.along[1] > 0:
+        raise MixedRowsError("not both of regions and numbers of images have the requests first")
+    return pair.along[1]
+
+
 def _product(pair: _Pair) -> Along:
     """MatMul: requests along rows of one operand, or along an axis that both share or broadcast."""
     a, b = pair.along[:2]
@@ -473,6 +481,7 @@ RULES: Mapping[str, _Row] = {
     **_rows("MaxPool", _max_pool),
     **_rows("Resize", _images, 3),
     **_rows("GridSample", _both_images),
+    **_rows("RoiAlign", _regions_of_one_image),
     **_rows("MatMul MatMulInteger", _product),
     **_rows("Gemm", _gemm),
     **_rows("Softmax LogSoftmax Hardmax LpNormalization", _apart_from(_axis(-1))),

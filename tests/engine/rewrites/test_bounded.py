@@ -106,6 +106,43 @@ BODIES |= {
     "t = Transpose (rows)  sides = Constant <value_ints = [2, 2, -1]> ()  c = Reshape (t, sides)  "
     "s2 = Concat <axis = 0> (two, two, n)  d = Reshape (t, s2)  y = Sub (c, d)",
 }
+PLACED = (  # indices of the rows that were chosen, and how many these are
+    PLACES + "places = Squeeze (at, nil)  n = Shape <start = 0, end = 1> (rows)  "
+    "four = Constant <value_ints = [4]> ()  both = Concat <axis = 0> (n, four)  column = Constant <value_int = 1> ()  "
+)
+BEHIND = (  # a value with as many rows, into which those are scattered that are positive
+    PLACED
+    + "zeros = ConstantOfShape (both)  second = Gather <axis = 1> (rows, column)  level = Constant <value_float = 2.0> ()  "
+    "high = Greater (second, level)  found = NonZero (high)  "
+    "some = Squeeze (found, nil)  taken = Gather <axis = 0> (rows, some)  "
+    "first = Constant <value_int = 0> ()  tall = Shape (taken)  k = Gather (tall, first)  "
+    "k1 = Unsqueeze (k, nil)  wide = Concat <axis = 0> (k1, four)  "
+)
+BODIES |= {
+    "expand": PLACED + "t = Slice (x, nil, one)  a = Expand (t, both)  y = Add (a, rows)",
+    "expand_rows": PLACED + "u = Unsqueeze (rows, one)  three = Constant <value_ints = [3]> ()  "
+    "s = Concat <axis = 0> (n, three, four)  a = Expand (u, s)  y = Neg (a)",
+    "expand_where": PLACED
+    + "ones = Constant <value_ints = [1, 1]> ()  less = Constant <value_ints = [-1, -1]> ()  "
+    "is = Equal (both, less)  s = Where (is, ones, both)  t = Slice (x, nil, one)  a = Expand (t, s)  y = Neg (a)",
+    "full_rows": PLACED + "a = ConstantOfShape <value = float[1] {2.5}> (both)  y = Mul (a, rows)",
+    "slice_to_its_length": PLACED
+    + "t = Transpose (rows)  a = Exp (t)  b = Slice (a, nil, n, one)  c = Transpose (b)  y = Add (c, rows)",
+    "scatter_nd": BEHIND
+    + "where = Unsqueeze (some, one)  a = ScatterND (zeros, where, taken)  y = Add (a, rows)",
+    "scatter_from_the_end": BEHIND
+    + "where = Unsqueeze (some, one)  back = Sub (where, n)  a = ScatterND (zeros, back, taken)  y = Add (a, rows)",
+    "scatter_elements": BEHIND
+    + "where = Unsqueeze (some, one)  each = Expand (where, wide)  a = ScatterElements (zeros, each, taken)  "
+    "t = Sigmoid (taken)  b = ScatterElements (a, each, t)  y = Add (b, rows)",
+    "scatter_into_all": PLACED
+    + "where = Unsqueeze (places, one)  a = Exp (rows)  y = ScatterND (x, where, a)",
+    "scatter_sum": PLACED + "where = Unsqueeze (places, one)  half = Div (where, two)  r = Exp (rows)  "
+    'y = ScatterND <reduction = "add"> (x, half, r)',
+    "regions": PLACED + "image = Constant <value = float[1, 1, 3, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9}> ()  "
+    "zero_ = Constant <value_float = 0.0> ()  which = ConstantOfShape <value = int64[1] {0}> (n)  "
+    "a = RoiAlign <output_height = 2, output_width = 2> (image, rows, which)  y = Neg (a)",
+}
 TURNS = (
     "float[4] s) => (bool d, float[4] r, float[4] o, float[2, 4] p) {{ r = Sin (s)  o = Cos (r)  "
     "both = Concat <axis = 0> (s, r)  sides = Constant <value_ints = [2, 4]> ()  p = Reshape (both, sides)  {} }}> "

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.model.shape_inference import inference
 from app.engine.operators.independent_rows import SAME, MixedRowsError, axis_of_rows
 from app.engine.rewrites.bounded.extents import elements
 from app.engine.rewrites.bounded.movement import Results
@@ -64,26 +65,26 @@ def by_slice(n: Nodes, node: ir.Node) -> Results:
     parts = [prefix_of(v) for v in node.inputs]
     given = [p for p in parts if p is not None]
     others = [v for v, p in zip(node.inputs, parts) if v is not None and p is None]
-    stated = node.outputs[0].shape
-    if stated is None or any(graph.shape(v) is None for v in others) or any(v.name for v in node.outputs[1:]):
+    if any(graph.shape(v) is None for v in others) or any(v.name for v in node.outputs[1:]):
         return None
     if node.op_type in _SIZED and not all(map(graph.is_constant, others)):
         return None  # a number of slices may be among its sizes
-    open_ = [axis for axis, extent in enumerate(stated) if not isinstance(extent, int)]
-    if len(open_) != 1 or any(p.count is not given[0].count for p in given):
+    if any(p.count is not given[0].count for p in given):
         return None
     bound = min(p.bound for p in given)
     shorter = {id(p): n.shortened(p, bound) for p in given}
     wholes = [v if p is None else shorter[id(p)].whole for v, p in zip(node.inputs, parts)]
-    shape = tuple(bound if axis == open_[0] else int(extent) for axis, extent in enumerate(stated))  # type: ignore[arg-type]
-    if not fits(shape, graph.dtype(node.outputs[0]), WIDEST):
-        return None
-    whole, *_ = n.like(node, wholes, [shape] * len(node.outputs))
+    whole, *_ = n.like(node, wholes, [()] * len(node.outputs))
+    for value in n.made[-1].outputs:
+        value.shape = None
     try:
+        inference.infer_node(n.made[-1], graph.owner(node).opset_imports)
         axis = axis_of_rows(n.made[-1], [SAME if p is None else p.axis for p in parts])
-    except MixedRowsError:
+    except (ValueError, MixedRowsError):
         return None
-    if axis != open_[0]:
+    if axis < 0 or graph.is_dynamic(whole) or graph.static_shape(whole)[axis] != bound:
+        return None
+    if not fits(graph.static_shape(whole), graph.dtype(node.outputs[0]), WIDEST):
         return None
     return [Prefix(whole, axis, given[0].count), *node.outputs[1:]]
 

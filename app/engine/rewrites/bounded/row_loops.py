@@ -17,11 +17,13 @@ from app.engine.core import graph
 from app.engine.cost.roofline import arithmetic
 from app.engine.operators.independent_rows import SAME, MixedRowsError, axis_of_rows
 from app.engine.rewrites.bounded import growing
+from app.engine.rewrites.bounded.computing import SLICEWISE
 from app.engine.rewrites.bounded.extents import elements
 from app.engine.rewrites.bounded.prefix import BOUND, PREFIX, WIDEST, Nodes, Prefix
 
-HEAVY = 2.0**28  # flop of a whole; less is computed at once
-OF_A_TURN = 2.0**30  # flop: few turns repeat the reading of weights, many compute less that means nothing
+HEAVY = 2.0**25  # flop of a whole; less is computed at once
+OF_A_TURN = 2.0**24  # flop of a turn at least
+ROWS = 32  # of a product at least: with fewer it takes longer to read the weights than to compute
 SAMPLED = {"RoiAlign": 64.0}  # flop of an element, which the count of results does not tell
 Counts: TypeAlias = Mapping[ir.Value, ir.Value]
 UNFIT = frozenset({"Resize", "Upsample"})  # their sizes may name the number of slices
@@ -71,7 +73,9 @@ def _next(root: ir.Graph) -> _Rows | None:
     order = list(root)
     for at, node in enumerate(order):
         count = _count(node, read)
-        if count is not None and _flops(node) > HEAVY and _slices(node) is not None:
+        if node.op_type not in SLICEWISE or count is None or _flops(node) <= HEAVY:
+            continue
+        if _slices(node) is not None:
             found = _grown(order[at:], count, read)
             if 2 * _of_a_turn(found) <= found.bound:
                 return found
@@ -85,7 +89,14 @@ def _flops(node: ir.Node) -> float:
 def _of_a_turn(rows: _Rows) -> int:
     """Slices of a turn, a power of two."""
     slice_ = sum(map(_flops, rows.nodes)) / rows.bound
-    return 2 ** max(int(math.log2(max(OF_A_TURN / slice_, 1.0))), 0)
+    least = max(OF_A_TURN / slice_, *(ROWS / n for n in map(_rows_of_a_slice, rows.nodes)))
+    return 2 ** max(math.ceil(math.log2(least)), 0)
+
+
+def _rows_of_a_slice(node: ir.Node) -> float:
+    """Rows of products of one slice."""
+    shape = graph.static_shape(node.outputs[0])
+    return math.prod(shape[1:-1]) if node.op_type in ("MatMul", "Gemm") else math.inf
 
 
 def _grown(order: Sequence[ir.Node], count: ir.Value, read: Counts) -> _Rows:
@@ -182,20 +193,38 @@ def _gather(node: ir.Node, index: int, _found: Counts) -> ir.Value | None:
 
 def _scatter(node: ir.Node, index: int, found: Counts) -> ir.Value | None:
     """Slices of the data as of the result; updates that mean nothing go behind what is read of that."""
-    count, places = found.get(node.outputs[0]), graph.operand(node, 1).producer()
+    if index == 0:
+        return found.get(node.outputs[0])
+    places = graph.operand(node, 1).producer()
+    other = None if places is None or places.op_type != "Where" else graph.constant(places.inputs[2])
     last = graph.static_shape(node.outputs[0])[0] - 1
-    if index == 0 or count is None or count.meta[BOUND] > last or places is None or index == 1:
-        return count if index == 0 else None
-    other = graph.constant(graph.input_at(places, 2)) if places.op_type == "Where" else None
-    return _where(places, 1, found) if other is not None and other.tolist() == last else None
+    if index == 1 or places is None or other is None or other.tolist() != last:
+        return None
+    return _where(places, 1, found) if _is_unread(node.outputs[0], last, found) else None
+
+
+def _is_unread(value: ir.Value, last: int, found: Counts) -> bool:
+    """True if nothing reads the slice behind the first `last` ones of a value."""
+    count = found.get(value)
+    if count is not None:
+        return int(count.meta[BOUND]) <= last
+    return not value.is_graph_output() and all(
+        use.node.op_type == "Slice" and use.idx == 0 and _end(use.node) <= last for use in value.uses()
+    )
+
+
+def _end(node: ir.Node) -> float:
+    """The end of a Slice of the first slices along the first axis; infinity of others."""
+    starts, ends, axes, steps = (graph.constant(graph.input_at(node, i)) for i in range(1, 5))
+    first = starts is not None and axes is not None and starts.tolist() == axes.tolist() == [0]
+    if not first or ends is None or (steps is not None and steps.tolist() != [1]):
+        return math.inf
+    return int(ends.item()) if ends.item() >= 0 else math.inf
 
 
 def _slice(node: ir.Node, index: int, found: Counts) -> ir.Value | None:
     """The first slices of the first axis."""
-    starts, _, axes, steps = (graph.constant(graph.input_at(node, i)) for i in range(1, 5))
-    one = steps is None or steps.tolist() == [1]
-    first = starts is not None and axes is not None and starts.tolist() == axes.tolist() == [0] and one
-    return found.get(node.outputs[0]) if first and index == 0 else None
+    return found.get(node.outputs[0]) if index == 0 and _end(node) < math.inf else None
 
 
 def _reshape(node: ir.Node, index: int, found: Counts) -> ir.Value | None:
@@ -228,17 +257,16 @@ def _slices(node: ir.Node) -> tuple[ir.Value, ...] | None:
     result = graph.shape(node.outputs[0]) if node.outputs else None
     if not result or node.op_type in UNFIT or graph.bodies(node) or None in map(graph.shape, node.outputs):
         return None
-    sliced = [
-        v is not None and not graph.is_constant(v) and (graph.shape(v) or (0,))[0] == result[0]
-        for v in node.inputs
-    ]
-    if not any(sliced) or any(v is not None and graph.is_dynamic(v) for v in node.inputs):
+    if any(v is not None and graph.is_dynamic(v) for v in node.inputs):
         return None
-    try:
-        axis = axis_of_rows(node, [0 if s else SAME for s in sliced])
-    except MixedRowsError:
-        return None
-    return tuple(v for v, s in zip(node.inputs, sliced) if s and v is not None) if axis == 0 else None
+    fits = [v for v in node.inputs if v is not None and (graph.shape(v) or (0,))[0] == result[0]]
+    for sliced in ([v for v in fits if not graph.is_constant(v)], fits):
+        try:
+            if axis_of_rows(node, [0 if v in sliced else SAME for v in node.inputs]) == 0:
+                return tuple(sliced)
+        except MixedRowsError:
+            continue
+    return None
 
 
 def _replace(root: ir.Graph, rows: _Rows) -> None:
@@ -258,8 +286,7 @@ def _replace(root: ir.Graph, rows: _Rows) -> None:
         value.name, value.type = f"{result.name}.turns", result.type
         value.shape = ir.Shape([None, size, *graph.static_shape(result)[1:]])
     stacks = growing.loop(n, loop, WIDEST)
-    assert stacks is not None, f"{last.name}: a loop over rows is not bounded"
-    for value, stack in zip(results, stacks, strict=True):
+    for value, stack in zip(results, stacks or (), strict=True):
         assert isinstance(stack, Prefix), stack
         shape = graph.static_shape(value)
         flat = n.reshaped(stack.whole, (turns * size, *shape[1:]))

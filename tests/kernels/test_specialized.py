@@ -359,3 +359,19 @@ def test_all_axes_of_a_value_of_unknown_size_are_reduced(
     found = session.run({"x": x, "s": integers(0), "e": integers(count)})["y"]
     np.testing.assert_allclose(found, x[:count].sum(keepdims=True).reshape(1, 1), rtol=1e-6)
     session.close()
+
+
+def test_one_value_may_be_several_parameters(compiler: Compiler, tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+        g (float[7,5,3] x, int64[1] s, int64[1] e) => (float y) {
+            one = Constant <value_ints = [1]> ()
+            t = Slice(x, s, e)
+            u = Slice(t, one, e, one, one)
+            y = Exp(u)
+        }"""
+    session = on_own_kernels(compiler, tmp_path, text)
+    x = RANDOM.standard_normal((7, 5, 3)).astype(np.float32)
+    for start, end in ((0, 4), (2, 3), (1, 7)):
+        found = session.run({"x": x, "s": integers(start), "e": integers(end)})["y"]
+        np.testing.assert_allclose(np.asarray(found), np.exp(x[start:end, 1:end]), rtol=1e-6)
+    session.close()

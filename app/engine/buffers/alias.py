@@ -71,6 +71,7 @@ class AliasClasses:
         nbytes: of a static value.
         lives: (first, last) step of a value; absent where lifespans do not matter.
         alignment: of a view in its source, in bytes.
+        carried: outputs of a body by the inputs that are them in the next turn, whose memory they may take.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class AliasClasses:
         nbytes: Callable[[ir.Value], int],
         lives: Mapping[ir.Value, tuple[int, int]],
         alignment: int = ALIGNMENT,
+        carried: Mapping[ir.Value, ir.Value] | None = None,
     ) -> None:
         self.alignment = alignment
         self.owners = owners
         self.nbytes = nbytes
         self._lives = lives
+        self._carried = carried or {}
         self._of: dict[ir.Value, AliasClass] = {}
 
     def of(self, value: ir.Value) -> AliasClass:
@@ -182,7 +185,8 @@ class AliasClasses:
         a, b = self.of(source), self.of(output)
         if a is b:
             return "they share memory already"
-        if a.owner is not None and not (updates and self.owners[a.owner] == "input"):
+        is_carried = a.owner is not None and b.owner is not None and self._carried.get(a.owner) is b.owner
+        if a.owner is not None and not (updates and self.owners[a.owner] == "input") and not is_carried:
             return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
         by = a.places[source] - b.places[output]  # from the frame of b to that of a
         holds = a.start <= b.start + by and b.end + by <= a.end and b.owner is None
@@ -257,7 +261,7 @@ class AliasClasses:
 
     def _trial(self, views: Sequence[View]) -> "AliasClasses":
         """A copy to try these views on."""
-        copy = AliasClasses(self.owners, self.nbytes, self._lives, self.alignment)
+        copy = AliasClasses(self.owners, self.nbytes, self._lives, self.alignment, self._carried)
         for alias in {id(c): c for v in views for x in v[:2] if (c := self._of.get(x))}.values():
             same = alias.moved(0)
             copy._of.update(dict.fromkeys(same.places, same))

@@ -40,7 +40,10 @@ def build(compilation: Compilation, *, whole: bool = True) -> BufferAssignment:
     steps = tuple((group, implementation[group]) for group in compilation.plan.require("order"))
     owners = owned(compilation)
     lives = _lives(steps, owners)
-    classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives, _view_alignment(compilation))
+    inputs, outputs = compilation.graph.inputs, compilation.graph.outputs
+    carried = {inputs[i]: outputs[o] for i, o in compilation.carried}
+    alignment = _view_alignment(compilation)
+    classes = AliasClasses(owners, lambda v: value_bytes(v, compilation), lives, alignment, carried)
     notes = {**share_views(steps, classes), **_share_inplace(steps, classes, whole)}
     for value, told in _sparse_notes(lives, compilation).items():
         notes[value] = "; ".join([told, *filter(None, [notes.get(value)])])

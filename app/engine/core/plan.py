@@ -188,6 +188,7 @@ class Compilation:
     source: ir.Model | None = field(default=None, repr=False, compare=False)
     streams: tuple[Streamed, ...] = ()  # measured to be faster than their groups one by one
     failures: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by node and backend: why
+    carried: tuple[tuple[int, int], ...] = ()  # of a body: positions of states, and of their next ones
     # Facts about constants, by tensor, and programs of bodies, by node.
     cache: Cache = field(default_factory=Cache, repr=False, compare=False)
 

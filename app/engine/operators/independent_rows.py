@@ -183,11 +183,14 @@ def _check_shape(value: ir.Value, alone: ir.Value, along: Along, count: int) -> 
         )
 
 
+_Rule: TypeAlias = Callable[[_Pair], Along | tuple[Along, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A rule, and the operands that it takes as shapes: these may differ between the graphs."""
 
-    along: Callable[[_Pair], Along | tuple[Along, ...]]
+    along: _Rule
     shapes: frozenset[int] = field(default_factory=frozenset)
 
 
@@ -222,18 +225,23 @@ def _images(pair: _Pair) -> Along:
 
 def _max_pool(pair: _Pair) -> Along:
     """Images; the places of maxima count through all of them."""
-    places = pair.node.outputs[1:]
-    if pair.along[0] != SAME and any(v.uses() or v.is_graph_output() for v in places):
+    if pair.along[0] != SAME and any(v.uses() or v.is_graph_output() for v in pair.node.outputs[1:]):
         raise MixedRowsError("its places of maxima count through the images of all requests")
     return _images(pair)
 
 
-def _both_images(pair: _Pair) -> Along:
-    """Operators whose operands all have the batch first."""
-    found = {pair.along[i] for i, v in enumerate(pair.node.inputs) if v is not None}
-    if found in ({SAME}, {0}):
+def _first_of(*operands: int) -> Callable[[_Pair], Along]:
+    """A rule of operators of which these operands, or all, have the requests first, and no others have."""
+
+    def along(pair: _Pair) -> Along:
+        asked = operands or range(len(pair.along))
+        pair.only(*asked)
+        found = {pair.along[i] for i in asked if pair.node.inputs[i] is not None}
+        if found not in ({SAME}, {0}):
+            raise MixedRowsError("not all of its operands have the requests first")
         return found.pop()
-    raise MixedRowsError("not all of its operands have the requests first")
+
+    return along
 
 
 def _product(pair: _Pair) -> Along:
@@ -300,16 +308,10 @@ def _axis(default: int) -> Callable[[_Pair, int], Sequence[int]]:
     return lambda pair, _rank: (pair.attribute("axis", default),)
 
 
-def _from_axis(pair: _Pair, rank: int) -> Sequence[int]:
-    return range(pair.attribute("axis", -1) % rank, rank)
-
-
 def _reduce(pair: _Pair) -> Along:
     pair.only(0)
     rank, along = len(pair.shape(0)), pair.along[0]
-    axes = pair.attribute("axes", None)
-    if axes is None:
-        axes = pair.constant(1)
+    axes = pair.constant(1) if (given := pair.attribute("axes", None)) is None else given
     if not axes:
         axes = () if axes is not None and pair.attribute("noop_with_empty_axes", 0) else range(rank)
     reduced = {axis % rank for axis in axes}
@@ -401,8 +403,6 @@ def _expand(pair: _Pair) -> Along:
 def _gather(pair: _Pair) -> Along:
     data, indices = pair.along
     axis, rank = int(pair.attribute("axis", 0)) % len(pair.shape(0)), len(pair.shape(1))
-    if data == indices == SAME:
-        return SAME
     if indices == SAME and data != axis:
         return data if data < axis else data + rank - 1
     if data == SAME:
@@ -449,9 +449,7 @@ def _quantized(pair: _Pair) -> Along:
     return pair.along[0]
 
 
-def _rows(
-    names: str, along: Callable[[_Pair], Along | tuple[Along, ...]], *shapes: int
-) -> Mapping[str, _Row]:
+def _rows(names: str, along: _Rule, *shapes: int) -> Mapping[str, _Row]:
     return dict.fromkeys(names.split(), _Row(along, frozenset(shapes)))
 
 
@@ -472,13 +470,16 @@ RULES: Mapping[str, _Row] = {
     ),
     **_rows("MaxPool", _max_pool),
     **_rows("Resize", _images, 3),
-    **_rows("GridSample", _both_images),
+    **_rows("GridSample", _first_of()),
+    **_rows("RoiAlign", _first_of(1, 2)),
     **_rows("MatMul MatMulInteger", _product),
     **_rows("Gemm", _gemm),
-    **_rows("Softmax LogSoftmax Hardmax LpNormalization", _apart_from(_axis(-1))),
-    **_rows("TopK", _apart_from(_axis(-1))),
+    **_rows("Softmax LogSoftmax Hardmax LpNormalization TopK", _apart_from(_axis(-1))),
     **_rows("CumSum", _apart_from(lambda pair, _rank: pair.constant(1) or ())),
-    **_rows("LayerNormalization RMSNormalization", _apart_from(_from_axis)),
+    **_rows(
+        "LayerNormalization RMSNormalization",
+        _apart_from(lambda pair, rank: range(pair.attribute("axis", -1) % rank, rank)),
+    ),
     **_rows(
         """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
         ReduceSumSquare""",

@@ -12,6 +12,7 @@ from app.engine.core.rewriter import rewrite
 from app.engine.model.shape_inference import inference
 from app.engine.passes.canonicalize import reduce
 from app.engine.rewrites import float_widening
+from app.engine.rewrites.bounded import row_loops
 
 WIDENING = "numba-cpu"  # the backend whose kernels compute 16-bit floats in float32
 
@@ -60,6 +61,8 @@ class RewriteOperators:
         applied += widened + reduce(model, self.growth, rows)
         if wide and (more := float_widening.widen(model)):  # what came out of bodies
             applied += more + reduce(model, self.growth, rows, typed=True)
+        if wide and not leaves and (loops := row_loops.loop_over_rows(model.graph)):
+            applied += Counter({"loop_over_rows": loops}) + reduce(model, self.growth, rows)
         notes = (f"{rule}: {count}" for rule, count in sorted(applied.items()))
         return replace(compilation, notes=(*compilation.notes, *notes))
 

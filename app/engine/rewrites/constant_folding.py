@@ -44,6 +44,7 @@ KEPT = frozenset({"DequantizeLinear", "Constant", "Identity"})
 # Operators whose outputs depend on the data in size, but not beyond the size of the data.
 BOUNDED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
 EVALUATED = 4096  # nodes that are computed to count the turns of a loop: about 0.2 s
+REPEATED = 2**24  # byte: what repeats an element more often is computed, which is no slower than to read it
 COUNTED = 64  # elements of a value that a condition is computed from
 _LITERALS = {
     "value_float": np.float32,
@@ -368,6 +369,8 @@ def _evaluate(node: ir.Node, budget: Budget) -> Replacement | None:
         return None
     growth = _growth(node)
     if growth is None or growth > budget.nbytes:
+        return None
+    if node.op_type in ("Expand", "ConstantOfShape") and growth > REPEATED:
         return None
     try:
         results = reference.prepare(node)([graph.constant(v) for v in node.inputs])

@@ -8,8 +8,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from app.engine.core.calls import HostCall
+from app.engine.core.calls import BodyCall, HostCall, Jump, KernelCall
 from app.engine.report.functions import inlined, with_functions
+from app.engine.rewrites.bounded import row_loops
 from app.engine.types.target import host
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import OWN, Array
@@ -32,6 +33,7 @@ SUPPRESSED = (
     "overlap = Constant <value_floats = [0.4]> ()  kept = NonMaxSuppression (box, ranked, many, overlap)  "
     "last = Gather <axis = 1> (kept, two)  places = Squeeze (last, one)  "
 )
+SQUARE = "w = Constant <value = float[4, 4] {" + ", ".join(str(i / 8) for i in range(16)) + "}> ()  "
 BODIES = {
     "rows": PLACES + "y = Identity (rows)",
     "elementwise": PLACES + "a = Sigmoid (rows)  b = Slice (x, nil, one)  c = Mul (a, b)  y = Add (c, rows)",
@@ -76,7 +78,6 @@ BODIES = {
     "else_branch = e () => (int64[q] places) { " + SUPPRESSED + "}>  some = Slice (keep, nil, few)  "
     "y = Gather <axis = 0> (rows, some)",
 }
-SQUARE = "w = Constant <value = float[4, 4] {" + ", ".join(str(i / 8) for i in range(16)) + "}> ()  "
 IMAGES = (
     PLACES + "sides = Constant <value_ints = [-1, 1, 2, 2]> ()  images = Reshape (rows, sides)  "
     "k = Constant <value = float[3, 1, 2, 2] {" + ", ".join(str(i / 8) for i in range(12)) + "}> ()  "
@@ -96,6 +97,21 @@ BODIES |= {
     + 'n = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()  y = Resize <mode = "nearest"> (images, , n)',
 }
 BODIES |= {
+    "two_products": PLACES
+    + SQUARE
+    + "a = MatMul (rows, w)  b = Tanh (a)  c = MatMul (b, w)  d = Add (c, a)  "
+    "e = MatMul (b, w)  f = Softmax <axis = 1> (e)  y = Concat <axis = 1> (d, f, rows)",
+    "product_taken": PLACES + SQUARE + "a = MatMul (rows, w)  "
+    "i = Constant <value_ints = [-1, 0, -2]> ()  y = Gather <axis = 0> (a, i)",
+    "product_that_chooses": PLACES
+    + SQUARE
+    + "a = MatMul (rows, w)  column = Constant <value_int = 1> ()  second = Gather <axis = 1> (a, column)  "
+    "level = Constant <value_float = 4.0> ()  large = Greater (second, level)  found = NonZero (large)  "
+    "t = Squeeze (found, nil)  y = Gather <axis = 0> (a, t)",
+    "product_of_pairs": PLACES + SQUARE + "a = MatMul (rows, w)  s = Constant <value_ints = [-1, 2]> ()  "
+    "b = Reshape (a, s)  c = Neg (b)  y = ReduceSum <keepdims = 0> (c, nil)",
+}
+BODIES |= {
     "numbers": PLACES
     + "n = Shape <start = 0, end = 1> (rows)  k = Squeeze (n)  two_ = Constant <value_int = 2> ()  "
     "step = Constant <value_int = 1> ()  r = Range (two_, k, step)  f = Cast <to = 1> (r)  y = Sqrt (f)",
@@ -105,6 +121,46 @@ BODIES |= {
     "reshape_to_its_length": PLACES + "n = Shape <start = 0, end = 1> (rows)  "
     "t = Transpose (rows)  sides = Constant <value_ints = [2, 2, -1]> ()  c = Reshape (t, sides)  "
     "s2 = Concat <axis = 0> (two, two, n)  d = Reshape (t, s2)  y = Sub (c, d)",
+}
+PLACED = (  # indices of the rows that were chosen, and how many these are
+    PLACES + "places = Squeeze (at, nil)  n = Shape <start = 0, end = 1> (rows)  "
+    "four = Constant <value_ints = [4]> ()  both = Concat <axis = 0> (n, four)  column = Constant <value_int = 1> ()  "
+)
+BEHIND = (  # a value with as many rows, into which those are scattered that are positive
+    PLACED
+    + "zeros = ConstantOfShape (both)  second = Gather <axis = 1> (rows, column)  level = Constant <value_float = 2.0> ()  "
+    "high = Greater (second, level)  found = NonZero (high)  "
+    "some = Squeeze (found, nil)  taken = Gather <axis = 0> (rows, some)  "
+    "first = Constant <value_int = 0> ()  tall = Shape (taken)  k = Gather (tall, first)  "
+    "k1 = Unsqueeze (k, nil)  wide = Concat <axis = 0> (k1, four)  "
+)
+BODIES |= {
+    "expand": PLACED + "t = Slice (x, nil, one)  a = Expand (t, both)  y = Add (a, rows)",
+    "expand_rows": PLACED + "u = Unsqueeze (rows, one)  three = Constant <value_ints = [3]> ()  "
+    "s = Concat <axis = 0> (n, three, four)  a = Expand (u, s)  y = Neg (a)",
+    "expand_where": PLACED
+    + "ones = Constant <value_ints = [1, 1]> ()  less = Constant <value_ints = [-1, -1]> ()  "
+    "is = Equal (both, less)  s = Where (is, ones, both)  t = Slice (x, nil, one)  a = Expand (t, s)  y = Neg (a)",
+    "full_rows": PLACED + "a = ConstantOfShape <value = float[1] {2.5}> (both)  y = Mul (a, rows)",
+    "slice_to_its_length": PLACED
+    + "t = Transpose (rows)  a = Exp (t)  b = Slice (a, nil, n, one)  c = Transpose (b)  y = Add (c, rows)",
+    "scatter_nd": BEHIND
+    + "where = Unsqueeze (some, one)  a = ScatterND (zeros, where, taken)  y = Add (a, rows)",
+    "scatter_from_the_end": BEHIND
+    + "where = Unsqueeze (some, one)  back = Sub (where, n)  a = ScatterND (zeros, back, taken)  y = Add (a, rows)",
+    "scatter_elements": BEHIND
+    + "where = Unsqueeze (some, one)  each = Expand (where, wide)  a = ScatterElements (zeros, each, taken)  "
+    "t = Sigmoid (taken)  b = ScatterElements (a, each, t)  y = Add (b, rows)",
+    "product_scattered": BEHIND
+    + SQUARE
+    + "where = Unsqueeze (some, one)  p = MatMul (taken, w)  a = ScatterND (zeros, where, p)  y = Add (a, rows)",
+    "scatter_into_all": PLACED
+    + "where = Unsqueeze (places, one)  a = Exp (rows)  y = ScatterND (x, where, a)",
+    "scatter_sum": PLACED + "where = Unsqueeze (places, one)  half = Div (where, two)  r = Exp (rows)  "
+    'y = ScatterND <reduction = "add"> (x, half, r)',
+    "regions": PLACED + "image = Constant <value = float[1, 1, 3, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9}> ()  "
+    "zero_ = Constant <value_float = 0.0> ()  which = ConstantOfShape <value = int64[1] {0}> (n)  "
+    "a = RoiAlign <output_height = 2, output_width = 2> (image, rows, which)  y = Neg (a)",
 }
 TURNS = (
     "float[4] s) => (bool d, float[4] r, float[4] o, float[2, 4] p) {{ r = Sin (s)  o = Cos (r)  "
@@ -127,6 +183,7 @@ NEEDS_SOME = (
     "max",
     "extremum",
     "from_the_end",
+    "product_taken",
     "mean",
     "reshape_to_its_shape",
     "slice_end",
@@ -160,6 +217,18 @@ def inputs(mask: Array) -> dict[str, Array]:
     return {"x": x, "m": mask}
 
 
+def check(name: str, session: Session, path: Path) -> None:
+    """Compare runs for each mask with onnxruntime, of the program and of the model that it is exported as."""
+    theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    flat = inlined(with_functions(session.program.compilation))
+    exported = onnxruntime.InferenceSession(flat.SerializeToString(), providers=["CPUExecutionProvider"])
+    for mask in masks()[: -1 if name in NEEDS_SOME else None]:
+        given = inputs(mask)
+        (expected,) = theirs.run(None, given)
+        for found in (session.run(given)["y"], exported.run(None, given)[0]):
+            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6, atol=1e-6, strict=True)
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_what_reads_values_of_unknown_size_runs_on_own_kernels(
     compiler: Compiler, tmp_path: Path, name: str
@@ -171,14 +240,27 @@ def test_what_reads_values_of_unknown_size_runs_on_own_kernels(
     assert not any(s.is_fallback for s in steps), [s.group for s in steps if s.is_fallback]
     calls = [c.node.op_type for s in steps for c in s.calls if isinstance(c, HostCall)]
     assert set(calls) <= {"Prefix"}, calls
-    theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    flat = inlined(with_functions(session.program.compilation))
-    exported = onnxruntime.InferenceSession(flat.SerializeToString(), providers=["CPUExecutionProvider"])
-    for mask in masks()[: -1 if name in NEEDS_SOME else None]:
-        given = inputs(mask)
-        (expected,) = theirs.run(None, given)
-        for found in (session.run(given)["y"], exported.run(None, given)[0]):
-            np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6, atol=1e-6, strict=True)
+    check(name, session, path)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["product", "dense", "softmax", "norm", "conv", "pool", "regions", "pad", "two_products", "product_taken",
+     "product_scattered", "product_that_chooses", "product_of_pairs"],
+)  # fmt: skip
+def test_heavy_rows_are_computed_in_as_many_turns_as_a_run_needs(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(row_loops, "HEAVY", 0.0)
+    monkeypatch.setattr(row_loops, "OF_A_TURN", 1.0)
+    monkeypatch.setattr(row_loops, "ROWS", 4)
+    path = model_of(name, tmp_path)
+    session = Session(path, compiler, target=dataclasses.replace(host(), backends=OWN), poison=True)
+    loops = [s for s in session.program.steps if s.group.op == "Loop"]
+    assert loops, [s.group for s in session.program.steps]
+    assert all(isinstance(c, KernelCall | BodyCall | Jump) for s in loops for c in s.calls)
+    check(name, session, path)
     session.close()
 
 

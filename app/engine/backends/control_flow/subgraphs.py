@@ -57,6 +57,14 @@ def programs(node: ir.Node, names: Sequence[str], context: PlanningContext) -> t
     )
 
 
+def _carried(node: ir.Node) -> tuple[tuple[int, int], ...]:
+    """Positions of the states of a body, among its inputs and its outputs."""
+    if node.op_type == "Loop":
+        return tuple((2 + k, 1 + k) for k in range(len(node.inputs) - 2))
+    states = len(node.inputs) - int(graph.attribute(node, "num_scan_inputs", 0))
+    return tuple((k, k) for k in range(states)) if node.op_type == "Scan" else ()
+
+
 def _program(
     node: ir.Node, name: str, context: PlanningContext, options: Options, concessions: MemoryConcessions
 ) -> Program | str:
@@ -76,6 +84,7 @@ def _program(
         # The tables are read once for all bodies.
         registry = context.cache.result(load_registry, load_registry)
         compilation = session.canonical(loaded, context.target, options, Bindings(), registry)
-        return session.builder(replace(compilation, failures=context.failures), options)(concessions)
+        compilation = replace(compilation, failures=context.failures, carried=_carried(node))
+        return session.builder(compilation, options)(concessions)
     except EngineError as cause:
         return f"{name}: {cause}"

@@ -308,7 +308,8 @@ class _Site:
     def of(cls, nodes: tuple[ir.Node, ...]) -> "_Site":
         """The site of these nodes."""
         if len(nodes) == 1 and nodes[0].op_type in _FAMILIES:
-            return cls(nodes, tuple(nodes[0].inputs), _FAMILIES[nodes[0].op_type])
+            node = _with_own_operands(nodes[0])
+            return cls((node,), tuple(node.inputs), _FAMILIES[node.op_type])
         inputs = graph.group(nodes, nodes[-1], ELEMENTWISE, bool).inputs
         return cls(nodes, inputs, _elementwise(inputs))
 
@@ -340,6 +341,19 @@ class _Site:
         return tuple(dict.fromkeys(c.request for group in self.probed() for c in self.calls(group)))
 
 
+def _with_own_operands(node: ir.Node) -> ir.Node:
+    """The node, or where one value is several operands a copy that has another value for each."""
+    named = [v for v in node.inputs if v is not None]
+    if len(set(named)) == len(named):
+        return node
+    given = enumerate(node.inputs)
+    inputs = [v and ir.Value(name=f"{v.name}.{i}", type=v.type, shape=v.shape) for i, v in given]
+    outputs = [ir.Value(name=v.name, type=v.type, shape=v.shape) for v in node.outputs]
+    copy = ir.Node("", node.op_type, inputs, tuple(node.attributes.values()), name=node.name, outputs=outputs)
+    imports = {} if node.graph is None else node.graph.opset_imports
+    return ir.Graph((), (), nodes=[copy], opset_imports=imports)[0]
+
+
 def _rejection(group: Group, _context: PlanningContext) -> str | None:
     """Rejection of what is planned without a run, and of what no row computes once it is specialized."""
     node = group.anchor
@@ -351,8 +365,6 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
     told = [v for i in PARAMETERS.get(node.op_type, ()) if (v := graph.input_at(node, i)) is not None]
     if all(map(graph.is_constant, told)) and not any(map(graph.is_dynamic, (*group.inputs, *group.outputs))):
         return "parameters and sizes are known when it is planned"
-    if len(set(told)) < len(told):
-        return "one value is several parameters"
     site = _Site.of(group.nodes)
     if group.op != ELEMENTWISE:
         if any(v.shape is None for v in group.inputs):
@@ -370,11 +382,10 @@ def _rejection(group: Group, _context: PlanningContext) -> str | None:
 
 def _lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     site, results = _Site.of(group.nodes), tuple(v for v in group.nodes[-1].outputs if v.name)
-    together = group.nodes if len(group.nodes) > 1 else ()
+    together, node = group.nodes if len(group.nodes) > 1 else (), group.anchor
+    inputs = site.inputs if site.nodes == group.nodes else tuple(node.inputs)
     requests = site.requests()
-    return (
-        HostCall(f"{__name__}:prepare", group.anchor, site.inputs, results, kernels=requests, nodes=together),
-    )
+    return (HostCall(f"{__name__}:prepare", node, inputs, results, kernels=requests, nodes=together),)
 
 
 def _cost(group: Group, context: PlanningContext) -> float:

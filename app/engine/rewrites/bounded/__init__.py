@@ -16,7 +16,7 @@ import onnx_ir as ir
 from app.engine.core import graph
 from app.engine.core.rewriter import Replacement, RewriteRule, sole_reader
 from app.engine.operators.tables import elementwise
-from app.engine.rewrites.bounded import computing, growing, movement
+from app.engine.rewrites.bounded import computing, extents, growing, movement
 from app.engine.rewrites.bounded.movement import Results
 from app.engine.rewrites.bounded.prefix import Nodes, Prefix, prefix_of
 
@@ -38,6 +38,7 @@ _BUILDS: dict[str, Callable[[Nodes, ir.Node], Results]] = {
     "GatherND": movement.gather_nd,
     "Split": movement.split,
     "Concat": movement.concat,
+    **dict.fromkeys(("ScatterElements", "ScatterND"), movement.scatter),
 }
 # Operators that find out the size of their results; taken over where something goes on with these.
 _SOURCES: dict[str, Callable[[Nodes, ir.Node], Results]] = {
@@ -48,6 +49,7 @@ _SOURCES: dict[str, Callable[[Nodes, ir.Node], Results]] = {
     "ConstantOfShape": computing.full,
     "Range": computing.numbers,
     "Slice": movement.cut,
+    "Expand": movement.expand,
     "Loop": growing.loop,
 }
 
@@ -182,6 +184,7 @@ def _is_unfit(member: ir.Node) -> bool:
 def rows(backend: str) -> tuple[RewriteRule, ...]:
     """The rules, for targets of a backend."""
     return (
+        RewriteRule(extents.tell_extents, extents.OPERATORS, nested=False, backends=(backend,)),
         RewriteRule(of_prefixes, (*_BUILDS, *_SOURCES), nested=False, backends=(backend,)),
         RewriteRule(limit_suppression, ("NonMaxSuppression",), backends=(backend,)),
         RewriteRule(bound_size, tuple(_SOURCES), nested=False, backends=(backend,)),

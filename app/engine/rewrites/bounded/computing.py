@@ -8,13 +8,15 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.cost.roofline import arithmetic
+from app.engine.model.shape_inference import inference
 from app.engine.operators.independent_rows import SAME, MixedRowsError, axis_of_rows
+from app.engine.rewrites.bounded.extents import elements
 from app.engine.rewrites.bounded.movement import Results
 from app.engine.rewrites.bounded.prefix import (
     COMPRESS,
     DOMAIN,
     SUPPRESS,
+    WIDEST,
     Nodes,
     Prefix,
     Shape,
@@ -24,13 +26,12 @@ from app.engine.rewrites.bounded.prefix import (
 )
 
 FEW = 1024  # boxes of a class
-HEAVIEST = 2.0**28  # flop of a whole: of more, a run may need so few that it is faster on what it has
 # Operators of `app.engine.operators.independent_rows` that compute slices one by one.
 SLICEWISE = (
     *("MatMul", "Gemm", "Conv", "ConvTranspose", "Softmax", "LogSoftmax", "Hardmax", "LayerNormalization"),
     *("RMSNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization", "LRN"),
     *("AveragePool", "MaxPool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"),
-    *("CumSum", "Pad", "Resize", "DepthToSpace", "SpaceToDepth", "LpNormalization"),
+    *("CumSum", "Pad", "Resize", "DepthToSpace", "SpaceToDepth", "LpNormalization", "RoiAlign"),
 )
 _SIZED = "Pad", "Resize", "CumSum"
 
@@ -53,7 +54,7 @@ def elementwise(n: Nodes, node: ir.Node) -> Results:
     shorter = {id(p): n.shortened(p, bound) for p in given}
     wholes = [v if p is None else shorter[id(p)].whole for v, p in zip(node.inputs, parts)]
     shape = np.broadcast_shapes(*(graph.static_shape(v) for v in wholes if v is not None))
-    if not fits(shape, graph.dtype(node.outputs[0])):
+    if not fits(shape, graph.dtype(node.outputs[0]), WIDEST):
         return None
     (whole,) = n.like(node, wholes, [shape])
     return [Prefix(whole, len(shape) - last, given[0].count)]
@@ -64,26 +65,26 @@ def by_slice(n: Nodes, node: ir.Node) -> Results:
     parts = [prefix_of(v) for v in node.inputs]
     given = [p for p in parts if p is not None]
     others = [v for v, p in zip(node.inputs, parts) if v is not None and p is None]
-    stated = node.outputs[0].shape
-    if stated is None or any(graph.shape(v) is None for v in others) or any(v.name for v in node.outputs[1:]):
+    if any(graph.shape(v) is None for v in others) or any(v.name for v in node.outputs[1:]):
         return None
     if node.op_type in _SIZED and not all(map(graph.is_constant, others)):
         return None  # a number of slices may be among its sizes
-    open_ = [axis for axis, extent in enumerate(stated) if not isinstance(extent, int)]
-    if len(open_) != 1 or any(p.count is not given[0].count for p in given):
+    if any(p.count is not given[0].count for p in given):
         return None
     bound = min(p.bound for p in given)
     shorter = {id(p): n.shortened(p, bound) for p in given}
     wholes = [v if p is None else shorter[id(p)].whole for v, p in zip(node.inputs, parts)]
-    shape = tuple(bound if axis == open_[0] else int(extent) for axis, extent in enumerate(stated))  # type: ignore[arg-type]
-    if not fits(shape, graph.dtype(node.outputs[0])):
-        return None
-    whole, *_ = n.like(node, wholes, [shape] * len(node.outputs))
+    whole, *_ = n.like(node, wholes, [()] * len(node.outputs))
+    for value in n.made[-1].outputs:
+        value.shape = None
     try:
+        inference.infer_node(n.made[-1], graph.owner(node).opset_imports)
         axis = axis_of_rows(n.made[-1], [SAME if p is None else p.axis for p in parts])
-    except MixedRowsError:
+    except (ValueError, MixedRowsError):
         return None
-    if axis != open_[0] or arithmetic(n.made[-1]) > HEAVIEST:
+    if axis < 0 or graph.is_dynamic(whole) or graph.static_shape(whole)[axis] != bound:
+        return None
+    if not fits(graph.static_shape(whole), graph.dtype(node.outputs[0]), WIDEST):
         return None
     return [Prefix(whole, axis, given[0].count), *node.outputs[1:]]
 
@@ -185,17 +186,24 @@ def top(n: Nodes, node: ir.Node) -> Results:
 
 
 def full(n: Nodes, node: ir.Node) -> Results:
-    """ConstantOfShape of a vector whose length only a run tells."""
-    length = graph.operand(node, 0)
-    bound = upper_bound(length)
-    if graph.is_constant(length) or graph.shape(length) != (1,) or bound is None:
+    """ConstantOfShape of a shape of which only a run tells one extent."""
+    told, length = elements(graph.operand(node, 0)), graph.operand(node, 0)
+    if told is None and graph.shape(length) == (1,):
+        told = (length,)
+    open_ = [axis for axis, e in enumerate(told or ()) if not isinstance(e, int)]
+    if told is None or len(open_) != 1:
+        return None
+    (axis,) = open_
+    count = told[axis]
+    bound = upper_bound(count) if isinstance(count, ir.Value) else None
+    if bound is None:
         return None
     given = graph.attribute(node, "value", None)
     value = np.zeros(1, np.float32) if given is None else given.numpy()
-    if not fits((bound,), value.dtype):
+    shape = tuple(bound if isinstance(e, ir.Value) else e for e in told)
+    if not fits(shape, value.dtype, WIDEST):
         return None
-    whole = n.constant(np.full(bound, value.reshape(-1)[0]), value.dtype)
-    return [Prefix(whole, 0, n.clamped(length, bound))]
+    return [Prefix(n.repeated(value.reshape(-1)[0], shape), axis, n.clamped(count, bound))]
 
 
 def numbers(n: Nodes, node: ir.Node) -> Results:

@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from app.engine.core import graph
 from app.engine.rewrites.bounded.movement import Results
-from app.engine.rewrites.bounded.prefix import Nodes, Prefix, fits, upper_bound
+from app.engine.rewrites.bounded.prefix import LARGEST, Nodes, Prefix, fits, upper_bound
 
 FIRST = 2  # of the carried values among the inputs, after the trip count and the condition
 
 
-def loop(n: Nodes, node: ir.Node) -> Results:
-    """Carried values as they are, and prefixes of bounded stacks."""
+def loop(n: Nodes, node: ir.Node, largest: int = LARGEST) -> Results:
+    """Carried values as they are, and prefixes of bounded stacks of so many byte at most."""
     body, carried = node.attributes["body"].as_graph(), len(node.inputs) - FIRST
     bound = upper_bound(graph.input_at(node, 0))
     if bound is None or bound <= 0 or any(v is None or graph.is_dynamic(v) for v in node.inputs[FIRST:]):
@@ -27,10 +27,12 @@ def loop(n: Nodes, node: ir.Node) -> Results:
     if not any(graph.is_dynamic(node.outputs[i]) for i in stacked):
         return None
     shapes = [graph.shape(v) for v in (*elements, *body.outputs[1 : 1 + carried])]
-    if None in shapes or not all(fits((bound, *graph.static_shape(v)), graph.dtype(v)) for v in elements):
+    if None in shapes:
         return None
     wholes = [(bound, *graph.static_shape(v)) for v in elements]
-    begin = [n.constant(np.zeros(s), graph.element_type(v)) for s, v in zip(wholes, elements)]
+    if not all(fits(s, graph.dtype(v), largest) for s, v in zip(wholes, elements)):
+        return None
+    begin = [n.repeated(np.zeros((), graph.element_type(v))[()], s) for s, v in zip(wholes, elements)]
     body = _with_stacks(node, carried, [v - carried for v in stacked], bound)
     initial = [*node.inputs, n.constant([0]), *begin]
     kinds = [(v.dtype, graph.static_shape(v)) for v in body.outputs[1:]]

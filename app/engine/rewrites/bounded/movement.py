@@ -7,7 +7,19 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
-from app.engine.rewrites.bounded.prefix import BOUND, COMPRESS, DOMAIN, Nodes, Prefix, Shape, fits, prefix_of
+from app.engine.rewrites.bounded.extents import elements, is_count
+from app.engine.rewrites.bounded.prefix import (
+    BOUND,
+    COMPRESS,
+    DOMAIN,
+    WIDEST,
+    Nodes,
+    Prefix,
+    Shape,
+    fits,
+    prefix_of,
+    upper_bound,
+)
 
 Results = Sequence[ir.Value | Prefix] | None
 
@@ -81,42 +93,13 @@ def reshape(n: Nodes, node: ir.Node) -> Results:
 
 def _wanted(shape: ir.Value | None, of: Prefix) -> list[int] | None:
     """Numbers of a shape, -1 in the place of the count of a prefix; None where they are not known."""
-    fixed = graph.constant(shape)
-    if fixed is not None:
-        return [int(d) for d in fixed.reshape(-1)]
-    parts = None if shape is None else shape.producer()
-    if parts is None or parts.op_type != "Concat":
+    told = elements(shape)
+    if told is None or not all(isinstance(e, int) or e is of.count for e in told):
         return None
-    found: list[int] = []
-    for part in parts.inputs:
-        numbers = [-1] if _is_count(part, of) else graph.constant(part)
-        if numbers is None:
-            return None
-        found += [int(d) for d in numbers]
-    if found.count(-1) == 2 and of.axis == 0 and _is_count(parts.inputs[0], of):
+    found = [e if isinstance(e, int) else -1 for e in told]
+    if found.count(-1) == 2 and of.axis == 0 and told[0] is of.count:
         found[0] = 0  # the extent of the operand, and the one that is left
     return found if found.count(-1) <= 1 else None
-
-
-def _is_count(value: ir.Value | None, of: Prefix, depth: int = 4) -> bool:
-    """True if a value is the count of a prefix, alone or taken out of its shape."""
-    if value is of.count or value is None or depth == 0:
-        return value is of.count
-    node = value.producer()
-    if node is None or node.domain:
-        return False
-    if node.op_type in ("Unsqueeze", "Squeeze", "Reshape", "Identity") and graph.elements(value) == 1:
-        return _is_count(node.inputs[0], of, depth - 1)
-    place = graph.constant(graph.input_at(node, 1))
-    whole = None if node.inputs[0] is None else node.inputs[0].producer()
-    if node.op_type != "Gather" or place is None or place.size != 1 or whole is None:
-        return False
-    at = int(place.item())
-    extents = [graph.shape(v) if v is not None else None for v in whole.inputs]
-    if whole.op_type != "Concat" or at < 0 or None in extents:
-        return False
-    pieces = [v for v, s in zip(whole.inputs, extents) if s for _ in range(s[0])]
-    return at < len(pieces) and pieces[at] is of.count
 
 
 def flatten(n: Nodes, node: ir.Node) -> Results:
@@ -209,7 +192,7 @@ def gather(n: Nodes, node: ir.Node) -> Results:
     sizes, extents = graph.static_shape(x), graph.static_shape(indices)
     axis = graph.attribute(node, "axis", 0) % len(sizes)
     result = (*sizes[:axis], *extents, *sizes[axis + 1 :])
-    if not fits(result, graph.dtype(x)):
+    if not fits(result, graph.dtype(x), WIDEST):
         return None
     if data is not None and data.axis == axis:
         indices = _within(n, indices, data, at)
@@ -230,7 +213,7 @@ def gather_nd(n: Nodes, node: ir.Node) -> Results:
     if at is None or sizes is None or graph.attribute(node, "batch_dims", 0) or at.axis == len(at.shape) - 1:
         return None
     result = (*at.shape[:-1], *sizes[at.shape[-1] :])
-    if not fits(result, graph.dtype(x)):
+    if not fits(result, graph.dtype(x), WIDEST):
         return None
     (whole,) = n.like(node, [x, at.whole], [result])
     return [Prefix(whole, at.axis, at.count)]
@@ -293,6 +276,8 @@ def _up_to(
     axis = 0 if axes is None else int(axes[0]) % len(sizes)
     if of is not None and axis != of.axis:
         return None
+    if of is not None and is_count(end, of.count):
+        return [of]
     extent = n.constant([sizes[axis]]) if of is None else of.count
     if BOUND not in end.meta:
         negative = n("Less", [end, n.constant([0])], ir.DataType.BOOL, (1,))
@@ -300,6 +285,89 @@ def _up_to(
         end = n.number("Where", negative, turned, end)
     count = n.counted(n.number("Min", end, extent), sizes[axis])
     return [Prefix(whole, axis, count)]
+
+
+def expand(n: Nodes, node: ir.Node) -> Results:
+    """The elements of a prefix repeated along other axes, or what is no prefix as often as a count tells."""
+    of, target = prefix_of(node.inputs[0]), elements(graph.input_at(node, 1))
+    x = graph.operand(node, 0) if of is None else of.whole
+    if target is None or graph.shape(x) is None:
+        return None
+    rank = max(len(graph.static_shape(x)), len(target))
+    shape = (*(1,) * (rank - len(graph.static_shape(x))), *graph.static_shape(x))
+    sizes = (*(1,) * (rank - len(target)), *target)
+    open_ = {a: e for a, e in enumerate(sizes) if not isinstance(e, int)}
+    if of is not None:
+        axis, count = of.axis + rank - len(of.shape), of.count
+        if any(a != axis or e is not count for a, e in open_.items()) or sizes[axis] not in (1, count):
+            return None
+    elif len(open_) == 1:
+        ((axis, count),) = open_.items()
+        if shape[axis] != 1:
+            return None
+    else:
+        return None
+    bound = upper_bound(count) if of is None else of.bound
+    result = np.broadcast_shapes(shape, tuple(bound if a == axis else e for a, e in enumerate(sizes)))
+    if not fits(result, graph.dtype(x), WIDEST):
+        return None
+    (whole,) = n.like(node, [x, n.constant(result)], [result])
+    return [Prefix(whole, axis, count)]
+
+
+def scatter(n: Nodes, node: ir.Node) -> Results:
+    """Slices of a prefix of updates in the place of others along the first axis.
+
+    Updates that mean nothing are written to a slice behind those of the data.
+    """
+    data, at, updates = (prefix_of(v) for v in node.inputs)
+    if at is None or updates is None or at.axis or updates.axis or at.count is not updates.count:
+        return None
+    rows = at.whole if node.op_type == "ScatterND" else _rows_of(n, node, at, updates)
+    if rows is None or graph.static_shape(rows)[1:] != (1,) or (data is not None and data.axis):
+        return None
+    if data is None:
+        x = graph.operand(node, 0)
+        if graph.shape(x) is None:
+            return None
+        of = Prefix(x, 0, n.constant([graph.static_shape(x)[0]]))
+    else:
+        of = data
+    if of.shape[1:] != updates.shape[1:]:
+        return None
+    bound = min(graph.static_shape(rows)[0], updates.bound)
+    rows = n.shortened(Prefix(rows, 0, at.count), bound).whole
+    given = n.shortened(updates, bound).whole
+    known = _within(n, rows, of, None)
+    whole = of.whole
+    if of.count.meta.get(BOUND, of.bound) >= of.bound:
+        shape = (of.bound + 1, *of.shape[1:])
+        more = n.repeated(np.zeros((), graph.element_type(whole))[()], (1, *shape[1:]))
+        whole = n("Concat", [whole, more], whole.dtype, shape, axis=0)
+    shape = graph.static_shape(whole)
+    last = n.constant(shape[0] - 1, graph.element_type(known))
+    # An index that is out of range stays so: behind the slice that takes what means nothing.
+    outside = n.constant(shape[0], graph.element_type(known))
+    far = n("Less", [known, n.constant(of.bound, graph.element_type(known))], ir.DataType.BOOL, (bound, 1))
+    known = n("Where", [far, known, outside], known.dtype, (bound, 1))
+    mask = n.mask(bound, at.count, 2)
+    places = n("Where", [mask, known, last], known.dtype, (bound, 1))
+    reduction = graph.attribute(node, "reduction", "none")
+    result = n("ScatterND", [whole, places, given], whole.dtype, shape, reduction=reduction)
+    if data is not None:
+        return [Prefix(result, 0, data.count)]
+    return [n.shortened(Prefix(result, 0, of.count), of.bound).whole]
+
+
+def _rows_of(n: Nodes, node: ir.Node, at: Prefix, updates: Prefix) -> ir.Value | None:
+    """Indices of slices, int64[k, 1], of a ScatterElements that has one for all elements of a slice."""
+    expanded = at.whole.producer()
+    if expanded is None or expanded.op_type != "Expand" or graph.attribute(node, "axis", 0):
+        return None
+    index = graph.operand(expanded, 0)
+    if graph.shape(index) != (at.bound, *(1,) * (len(at.shape) - 1)) or at.shape[1:] != updates.shape[1:]:
+        return None
+    return n.reshaped(index, (at.bound, 1))
 
 
 def split(n: Nodes, node: ir.Node) -> Results:
@@ -331,7 +399,7 @@ def concat(n: Nodes, node: ir.Node) -> Results:
     sizes = [graph.static_shape(v)[axis] for v in wholes]
     bound = sum(sizes)
     result = _with(found.shape, axis, bound)
-    if not fits(result, graph.dtype(found.whole)):
+    if not fits(result, graph.dtype(found.whole), WIDEST):
         return None
     masks, counts = [], []
     for size, part in zip(sizes, parts):

@@ -19,6 +19,7 @@ from app.engine.core.rewriter import constant
 DOMAIN, PREFIX = "stowplan", "Prefix"
 COMPRESS, SUPPRESS = "BoundedCompress", "BoundedNonMaxSuppression"
 LARGEST = 2**24  # byte of a whole; what may be larger stays a value of unknown size
+WIDEST = 2**27  # byte of one that is computed of prefixes
 BOUND = "stowplan.bound"
 DEEPEST = 16  # nodes that are followed to bound a number
 
@@ -126,6 +127,14 @@ class Nodes:
         """A constant."""
         return constant(np.asarray(array, dtype), f"{self._name}.constant")
 
+    def repeated(self, number: Any, shape: Shape) -> ir.Value:
+        """A number in every element of a value, which is no constant where it is large."""
+        one = np.asarray(number)
+        if math.prod(shape) * one.itemsize <= LARGEST:
+            return self.constant(np.full(shape, one), one.dtype)
+        given = self.constant(one, one.dtype)
+        return self("Expand", [given, self.constant(shape)], given.dtype, shape)
+
     def number(self, op: str, *inputs: ir.Value) -> ir.Value:
         """An int64[1] of int64[1]."""
         return self(op, inputs, ir.DataType.INT64, (1,))
@@ -171,9 +180,9 @@ class Nodes:
         return self("Where", [mask, of.whole, other], of.whole.dtype, of.shape)
 
 
-def fits(shape: Shape, dtype: np.dtype[Any] | None) -> bool:
+def fits(shape: Shape, dtype: np.dtype[Any] | None, largest: int = LARGEST) -> bool:
     """True if a value of this shape is not too large, and not empty, for a whole."""
-    return dtype is not None and 0 < math.prod(shape) * dtype.itemsize <= LARGEST
+    return dtype is not None and 0 < math.prod(shape) * dtype.itemsize <= largest
 
 
 def upper_bound(value: ir.Value | None, depth: int = DEEPEST) -> int | None:

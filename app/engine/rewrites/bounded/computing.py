@@ -190,12 +190,11 @@ def full(n: Nodes, node: ir.Node) -> Results:
     told, length = elements(graph.operand(node, 0)), graph.operand(node, 0)
     if told is None and graph.shape(length) == (1,):
         told = (length,)
-    open_ = [axis for axis, e in enumerate(told or ()) if not isinstance(e, int)]
+    open_ = [(axis, e) for axis, e in enumerate(told or ()) if not isinstance(e, int)]
     if told is None or len(open_) != 1:
         return None
-    (axis,) = open_
-    count = told[axis]
-    bound = upper_bound(count) if isinstance(count, ir.Value) else None
+    ((axis, count),) = open_
+    bound = upper_bound(count)
     if bound is None:
         return None
     given = graph.attribute(node, "value", None)

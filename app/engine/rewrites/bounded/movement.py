@@ -308,7 +308,10 @@ def expand(n: Nodes, node: ir.Node) -> Results:
     else:
         return None
     bound = upper_bound(count) if of is None else of.bound
-    result = np.broadcast_shapes(shape, tuple(bound if a == axis else e for a, e in enumerate(sizes)))
+    if bound is None:
+        return None
+    wide = (bound if a == axis else e for a, e in enumerate(sizes))
+    result = np.broadcast_shapes(shape, tuple(e for e in wide if isinstance(e, int)))
     if not fits(result, graph.dtype(x), WIDEST):
         return None
     (whole,) = n.like(node, [x, n.constant(result)], [result])

@@ -90,7 +90,7 @@ def _of_a_turn(rows: _Rows) -> int:
     """Slices of a turn, a power of two."""
     slice_ = sum(map(_flops, rows.nodes)) / rows.bound
     least = max(OF_A_TURN / slice_, *(ROWS / n for n in map(_rows_of_a_slice, rows.nodes)))
-    return 2 ** max(math.ceil(math.log2(least)), 0)
+    return 1 << max(math.ceil(math.log2(least)), 0)
 
 
 def _rows_of_a_slice(node: ir.Node) -> float:

@@ -56,7 +56,8 @@ def with_functions(compilation: Compilation, plain: onnx.ModelProto | None = Non
     nodes: list[onnx.NodeProto] = []
     for group in plan.require("order"):
         protos = [written[_name(n.outputs[0])] for n in group.nodes]
-        if any(v in layouts for v in (*group.inputs, *group.outputs)):
+        converts = any(n.domain == DOMAIN and n.op_type in IDENTITIES for n in group.nodes)  # within a stream
+        if converts or any(v in layouts for v in (*group.inputs, *group.outputs)):
             nodes.append(library.call(group, protos))
         else:
             for node, own in zip(group.nodes, protos):

@@ -53,19 +53,6 @@ def test_weights_that_are_packed_in_the_same_way_are_packed_once() -> None:
     assert np.array_equal(one.view(np.float32).reshape(ARRAY.shape), ARRAY * 2)
 
 
-def test_weights_are_packed_at_once_in_their_order_and_those_alike_once() -> None:
-    weights, made, factors = Weights(), list[float](), [2, 3, 2, 2, 4, 5]
-    constants = [Constant(scaled(ARRAY, factor, made), "w") for factor in factors]
-    weights.pack([*constants, Constant(ARRAY, "plain")])
-    found = [weights.packed(constant) for constant in constants]
-    assert sorted(made) == [2, 3, 4, 5]
-    for factor, array in zip(factors, found, strict=True):
-        np.testing.assert_array_equal(array.view(np.float32).reshape(ARRAY.shape), ARRAY * np.float32(factor))
-    places = [array.ctypes.data for array in (found[0], found[1], found[4], found[5])]
-    assert places == sorted(set(places))
-    assert found[2] is found[3] is found[0]
-
-
 def test_weights_that_are_packed_otherwise_are_their_own() -> None:
     weights, made = Weights(), list[float]()
     other = ARRAY + np.float32(1)

@@ -65,7 +65,7 @@ from pathlib import Path
 import psutil
 from app.jobs.worker.prefork_pool import PreforkPool
 pool = PreforkPool("app.engine", 0)
-child = pool.take()
+child = pool.take(lambda: False)
 child.receive(120.0)
 forkserver = psutil.Process(child.pid).ppid()
 assert "llvmlite" in Path(f"/proc/{forkserver}/maps").read_text()

@@ -60,7 +60,6 @@ class _Rows:
 def loop_over_rows(root: ir.Graph) -> int:
     """Replace heavy rows of a graph by loops; how many loops there are then."""
     made = 0
-    graph.order_by_wiring(root)
     while (rows := _next(root)) is not None:
         _replace(root, rows)
         made += 1
@@ -69,8 +68,10 @@ def loop_over_rows(root: ir.Graph) -> int:
 
 def _next(root: ir.Graph) -> _Rows | None:
     """The first heavy rows of a graph that have fewer slices a turn than at once."""
-    read = _read(root)
-    order = list(root)
+    if not any(n.op_type == PREFIX for n in root):
+        return None
+    graph.order_by_wiring(root)
+    read, order = _read(root), list(root)
     for at, node in enumerate(order):
         count = _count(node, read)
         if node.op_type not in SLICEWISE or count is None or _flops(node) <= HEAVY:

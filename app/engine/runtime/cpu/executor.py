@@ -100,9 +100,6 @@ class Executor(ProgramExecutor):
         self._team = Team(program.compilation.options.threads, cores) if around is None else around.team
         self._kernels = compiled(program.kernels, compiler, progress)
         self._dispatch_loop = compile_dispatch_loop()
-        calls = (call for step in program.steps for call in step.calls if isinstance(call, KernelCall))
-        constants = (a for call in calls for a in call.arguments if isinstance(a, Constant))
-        self._weights.pack(c for c in constants if id(c) not in self._packed)
         self._segments = self._bind()
         self._work = [s.work for s in self._segments]
         roots = (*self._model.inputs, *self._model.outputs)

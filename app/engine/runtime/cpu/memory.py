@@ -3,8 +3,7 @@
 import hashlib
 import itertools
 import mmap
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ MIN_READ = 64 * 1024  # byte of an array after which what it was made from is fo
 # that are read where the caller has them, and freed ones go back.
 MAPPED = 128 * 1024
 BLOCK = 16 * HUGE  # byte of a block of a pool; huge pages of it that are not touched take no memory
-AT_ONCE = 2  # weights that threads pack, each of which takes memory for what it makes
 SMALL_BLOCK = 64 * 1024  # byte of a block of a pool that a program has many of, or little in
 
 
@@ -120,43 +118,18 @@ class Weights:
         """The bytes of a constant, made once for all that are known to be the same."""
         if not callable(constant.source):
             return self.keep(constant.array)
-        kept = self._made(constant)
-        if kept is None:
-            kept = self._copied(_raw(constant.array))
-            self._remember(constant, kept)
-        return kept
-
-    def pack(self, constants: Iterable[Constant]) -> None:
-        """Make those of the constants that functions make, AT_ONCE at a time; `packed` knows them then."""
-        fresh = (c for c in constants if callable(c.source) and self._made(c) is None)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            while some := list(itertools.islice(fresh, AT_ONCE)):
-                some = [c for i, c in enumerate(some) if not any(_alike(c, other) for other in some[:i])]
-                raws = list(pool.map(lambda c: _raw(c.array), some))
-                places = [self._pool.take(raw.nbytes) for raw in raws]
-                list(pool.map(np.copyto, places, raws))
-                for constant, kept in zip(some, places, strict=True):
-                    self._remember(constant, kept)
-                del raws
-
-    def _made(self, constant: Constant) -> Array | None:
-        """The bytes of a constant that a function makes, where they were made."""
-        known = self._packed.get(constant.name, ())
-        return next((kept for made, kept in known if _alike(made, constant)), None)
-
-    def _remember(self, constant: Constant, kept: Array) -> None:
-        self._packed.setdefault(constant.name, []).append((constant, kept))
+        made = self._packed.setdefault(constant.name, [])
+        for known, kept in made:
+            if same(known.source, constant.source):
+                return kept
+        made.append((constant, self._copied(_raw(constant.array))))
         self._read()
+        return made[-1][1]
 
     def _copied(self, raw: Array) -> Array:
         kept = self._pool.take(raw.nbytes)
         kept[:] = raw
         return kept
-
-
-def _alike(one: Constant, other: Constant) -> bool:
-    """True if two constants that functions make are known to be the same."""
-    return one.name == other.name and same(one.source, other.source)
 
 
 def _raw(array: Array) -> Array:

@@ -246,7 +246,7 @@ def test_what_reads_values_of_unknown_size_runs_on_own_kernels(
 
 @pytest.mark.parametrize(
     "name",
-    ["product", "dense", "softmax", "norm", "conv", "pool", "regions", "pad", "two_products", "product_taken",
+    ["product", "dense", "softmax", "norm", "conv", "pool", "regions", "enlarged", "pad", "two_products", "product_taken",
      "product_scattered", "product_that_chooses", "product_of_pairs"],
 )  # fmt: skip
 def test_heavy_rows_are_computed_in_as_many_turns_as_a_run_needs(

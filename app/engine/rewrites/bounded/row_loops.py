@@ -26,7 +26,6 @@ OF_A_TURN = 2.0**24  # flop of a turn at least
 ROWS = 32  # of a product at least: with fewer it takes longer to read the weights than to compute
 SAMPLED = {"RoiAlign": 64.0}  # flop of an element, which the count of results does not tell
 Counts: TypeAlias = Mapping[ir.Value, ir.Value]
-UNFIT = frozenset({"Resize", "Upsample"})  # their sizes may name the number of slices
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ def loop_over_rows(root: ir.Graph) -> int:
 
 def _next(root: ir.Graph) -> _Rows | None:
     """The first heavy rows of a graph that have fewer slices a turn than at once."""
-    if not any(n.op_type == PREFIX for n in root):
+    if not any(BOUND in v.meta for n in root for v in n.outputs):
         return None
     graph.order_by_wiring(root)
     read, order = _read(root), list(root)
@@ -256,7 +255,9 @@ _READERS: dict[str, Callable[[ir.Node, int, Counts], ir.Value | None]] = {
 def _slices(node: ir.Node) -> tuple[ir.Value, ...] | None:
     """Operands whose slices along the first axis a node computes one by one; None where it does not."""
     result = graph.shape(node.outputs[0]) if node.outputs else None
-    if not result or node.op_type in UNFIT or graph.bodies(node) or None in map(graph.shape, node.outputs):
+    if node.op_type == "Resize" and graph.input_at(node, 3) is not None:
+        return None  # the number of slices may be among its sizes
+    if not result or graph.bodies(node) or None in map(graph.shape, node.outputs):
         return None
     if any(v is not None and graph.is_dynamic(v) for v in node.inputs):
         return None

@@ -186,6 +186,9 @@ class AliasClasses:
         if a is b:
             return "they share memory already"
         is_carried = a.owner is not None and b.owner is not None and self._carried.get(a.owner) is b.owner
+        is_carried = is_carried and all(
+            self.owners.get(v) != "output" for v in a.places
+        )  # read when all is done
         if a.owner is not None and not (updates and self.owners[a.owner] == "input") and not is_carried:
             return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
         by = a.places[source] - b.places[output]  # from the frame of b to that of a

@@ -61,7 +61,8 @@ class RewriteOperators:
         applied += widened + reduce(model, self.growth, rows)
         if wide and (more := float_widening.widen(model)):  # what came out of bodies
             applied += more + reduce(model, self.growth, rows, typed=True)
-        if wide and not leaves and (loops := row_loops.loop_over_rows(model.graph)):
+        on_host = compilation.target.device == "cpu" and wide
+        if on_host and not leaves and (loops := row_loops.loop_over_rows(model.graph)):
             applied += Counter({"loop_over_rows": loops}) + reduce(model, self.growth, rows)
         notes = (f"{rule}: {count}" for rule, count in sorted(applied.items()))
         return replace(compilation, notes=(*compilation.notes, *notes))

@@ -111,3 +111,35 @@ def test_a_value_that_grows_is_left_to_the_reference_and_the_reason_is_told(
     (decision,) = (d for d in session.program.compilation.decisions if d.op == "Loop")
     assert "loop.body: " in decision.reason
     session.close()
+
+
+# The states of each turn are stacked as they are, in another shape, and are carried on turned about.
+STACKED = """
+    <ir_version: 10, opset_import: ["": 21]>
+    agraph (float[2, 3] x, float[2, 3] z) => (float[2, 3] a, float[2, 3] b, float[4, 2, 3] s, float[4, 6] t) {
+        n = Constant <value_int = 4> ()
+        first = Constant <value = bool {1}> ()
+        a, b, s, t = Loop (n, first, x, z) <
+            body = turn (int64 i, bool go, float[2, 3] p, float[2, 3] q)
+                => (bool more, float[2, 3] next, float[2, 3] after, float[2, 3] p, float[6] flat) {
+                more = Identity (go)
+                sides = Constant <value_ints = [6]> ()
+                flat = Reshape (q, sides)
+                after = Sin (q)
+                next = Cos (p)
+            }
+        >
+    }
+"""
+
+
+def test_states_that_are_stacked_are_not_written_over_before(tmp_path: Path, compiler: Compiler) -> None:
+    path, _ = of_text(STACKED, tmp_path)
+    session = Session(path, compiler, poison=True)
+    assert implementations(session.program)["Loop"] == "loop.body"
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal((2, 3)).astype(np.float32) for name in "xz"}
+    found = session.run(inputs)
+    for name, array in zip("abst", onnxruntime.InferenceSession(str(path)).run(None, inputs), strict=True):
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    session.close()

@@ -186,9 +186,8 @@ class AliasClasses:
         if a is b:
             return "they share memory already"
         is_carried = a.owner is not None and b.owner is not None and self._carried.get(a.owner) is b.owner
-        is_carried = is_carried and all(
-            self.owners.get(v) != "output" for v in a.places
-        )  # read when all is done
+        if is_carried and any(self.owners.get(v) == "output" for v in a.places):
+            return f"{source.name!r} is read when all steps are done"
         if a.owner is not None and not (updates and self.owners[a.owner] == "input") and not is_carried:
             return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
         by = a.places[source] - b.places[output]  # from the frame of b to that of a

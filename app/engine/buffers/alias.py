@@ -185,11 +185,8 @@ class AliasClasses:
         a, b = self.of(source), self.of(output)
         if a is b:
             return "they share memory already"
-        is_carried = a.owner is not None and b.owner is not None and self._carried.get(a.owner) is b.owner
-        if is_carried and any(self.owners.get(v) == "output" for v in a.places):
-            return f"{source.name!r} is read when all steps are done"
-        if a.owner is not None and not (updates and self.owners[a.owner] == "input") and not is_carried:
-            return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
+        if (reason := self._owner_rejection(a, b, source, updates=updates)) is not None:
+            return reason
         by = a.places[source] - b.places[output]  # from the frame of b to that of a
         holds = a.start <= b.start + by and b.end + by <= a.end and b.owner is None
         if self.nbytes(output) == 0:
@@ -225,6 +222,17 @@ class AliasClasses:
             # residual does.
             return f"{source.name!r} is read more than once in the step"
         return None
+
+    def _owner_rejection(
+        self, a: AliasClass, b: AliasClass, source: ir.Value, *, updates: bool
+    ) -> str | None:
+        """Reason why what owns the memory of a source keeps it from an output of class b."""
+        if a.owner is None or (updates and self.owners[a.owner] == "input"):
+            return None
+        if b.owner is None or self._carried.get(a.owner) is not b.owner:
+            return f"{source.name!r} lives in the memory of {self.owners[a.owner]} {a.owner.name!r}"
+        read = any(self.owners.get(v) == "output" for v in a.places)
+        return f"{source.name!r} is read when all steps are done" if read else None
 
     def _inside(self, alias: AliasClass, start: int, end: int) -> set[ir.Value]:
         """Values of a class that cover bytes [start, end) of its frame."""

@@ -152,6 +152,20 @@ def rewrite(root: ir.Graph, rows: Iterable[RewriteRule]) -> Counter[str]:
     return _Driver(root, tuple(rows)).run()
 
 
+def register(root: ir.Graph, value: ir.Value | None) -> None:
+    """Make a new constant an initializer of a graph, under a name that is free; leave other values."""
+    if value is None or value.const_value is None or value.producer() is not None:
+        return
+    if value.is_initializer() or value.is_graph_input():
+        return
+    name, count = value.name or "constant", 0
+    value.name = name
+    while value.name in root.initializers:
+        count += 1
+        value.name = f"{name}.{count}"
+    root.register_initializer(value)
+
+
 class _Driver:
     def __init__(self, root: ir.Graph, rows: tuple[RewriteRule, ...]) -> None:
         self._root = root
@@ -194,7 +208,7 @@ class _Driver:
         owner = graph.owner(node)
         for new in replacement.nodes:
             for value in new.inputs:
-                self._register(value)
+                register(self._root, value)
         for index, new in enumerate(replacement.nodes):
             self._root.opset_imports.setdefault(new.domain, 1)
             if not new.name:
@@ -204,7 +218,7 @@ class _Driver:
         for old, new_value in zip(node.outputs, replacement.outputs, strict=True):
             if new_value is None:
                 continue
-            self._register(new_value)
+            register(self._root, new_value)
             stand_in = self._stand_in(node, old, new_value)
             if stand_in in made or old.is_graph_output():
                 stand_in.name = old.name
@@ -230,19 +244,6 @@ class _Driver:
         owner.insert_before(node, identity)
         self._enqueue([identity])
         return output
-
-    def _register(self, value: ir.Value | None) -> None:
-        """Make a new constant an initializer, under a name that is free."""
-        if value is None or value.const_value is None or value.producer() is not None:
-            return
-        if value.is_initializer() or value.is_graph_input():
-            return
-        name, count = value.name or "constant", 0
-        value.name = name
-        while value.name in self._root.initializers:
-            count += 1
-            value.name = f"{name}.{count}"
-        self._root.register_initializer(value)
 
     def _remove(self, node: ir.Node) -> None:
         """Remove a node that nothing reads, and what it alone kept alive."""

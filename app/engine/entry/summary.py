@@ -96,7 +96,7 @@ def timings_json(fused: Program, plain: Program, taken: Measured | str, steps: S
             "flags": list(target.isa),
             "cores": target.cores,
             "threads": options.threads,
-            # Of one thread, which predictions follow; null where it was not measured.
+            # Peak of one thread, which predictions follow; null where it was not measured.
             "peak": fused.compilation.peak and fused.compilation.peak.to_json(),
         },
         "optimized": measured.optimized.to_json() if measured else _prediction(fused),

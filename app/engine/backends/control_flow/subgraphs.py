@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from app.engine.backends.control_flow.driver_calls import FIRST
 from app.engine.core import graph
 from app.engine.core.group import Group
 from app.engine.core.program import Program
@@ -60,7 +61,7 @@ def programs(node: ir.Node, names: Sequence[str], context: PlanningContext) -> t
 def _carried(node: ir.Node) -> tuple[tuple[int, int], ...]:
     """Positions of the states of a body, among its inputs and its outputs."""
     if node.op_type == "Loop":
-        return tuple((2 + k, 1 + k) for k in range(len(node.inputs) - 2))
+        return tuple((FIRST + k, 1 + k) for k in range(len(node.inputs) - FIRST))
     states = len(node.inputs) - int(graph.attribute(node, "num_scan_inputs", 0))
     return tuple((k, k) for k in range(states)) if node.op_type == "Scan" else ()
 

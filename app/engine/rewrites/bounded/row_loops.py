@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from app.engine.core import graph
+from app.engine.core.rewriter import register
 from app.engine.cost.roofline import arithmetic
 from app.engine.operators.independent_rows import SAME, MixedRowsError, axis_of_rows
 from app.engine.rewrites.bounded import growing
@@ -229,16 +230,13 @@ def _slice(node: ir.Node, index: int, found: Counts) -> ir.Value | None:
 
 def _reshape(node: ir.Node, index: int, found: Counts) -> ir.Value | None:
     """Slices that each become several."""
-    count, shapes = (
-        found.get(node.outputs[0]),
-        [graph.shape(v) for v in (node.inputs[0], node.outputs[0]) if v],
-    )
+    count = found.get(node.outputs[0])
     several = None if count is None else count.producer()
-    if index or several is None or several.op_type != "Mul" or not shapes[0] or not shapes[1]:
+    before, after = graph.shape(graph.operand(node, 0)), graph.shape(node.outputs[0])
+    if index or several is None or several.op_type != "Mul" or not before or not after:
         return None
     factor = graph.constant(graph.operand(several, 1))
-    fits = factor is not None and shapes[0][0] * factor.item() == shapes[1][0]
-    return several.inputs[0] if fits else None
+    return several.inputs[0] if factor is not None and before[0] * factor.item() == after[0] else None
 
 
 _READERS: dict[str, Callable[[ir.Node, int, Counts], ir.Value | None]] = {
@@ -306,19 +304,13 @@ def _add(root: ir.Graph, before: ir.Node, nodes: Sequence[ir.Node]) -> None:
     """Insert nodes, and register the constants that they read."""
     for node in nodes:
         for value in graph.reads(node):
-            if value.const_value is None or value.producer() is not None or value.is_initializer():
-                continue
-            name, number = value.name or "constant", 0
-            while (value.name or "") in root.initializers or not value.name:
-                number += 1
-                value.name = f"{name}.{number}"
-            root.register_initializer(value)
+            register(root, value)
         node.name = node.name or f"{before.name}.{node.op_type}"
     root.insert_before(before, nodes)
 
 
 def _body(rows: _Rows, size: int, results: Sequence[ir.Value]) -> ir.Graph:
-    """What one turn computes: `size` slices, from the number of the turn on."""
+    """Graph of one turn: `size` slices, the first of them `size` times the number of the turn."""
     n = Nodes(rows.nodes[-1], ".turn_of_rows")
     number, going = n.state("turn", ir.DataType.INT64, ()), n.state("going", ir.DataType.BOOL, ())
     begin = n("Mul", [number, n.constant(size)], ir.DataType.INT64, ())

@@ -11,29 +11,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from app.kernels.cpu.codegen.instructions import Distinct
+
 _I64 = ll.IntType(64)
-
-
-class _Distinct(ll.MDValue):
-    """A metadata node that equals only itself, as access groups and loops must."""
-
-    def __init__(self, module) -> None:
-        super().__init__(module, (), name=str(len(module.metadata)))
-
-    def descr(self, buf) -> None:
-        operands = ", ".join(operand.get_reference() for operand in self.operands)
-        buf += (f"distinct !{{ {operands} }}", "\n")
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 def _parallel(module):
     """An access group, and the metadata of a loop whose accesses in it are independent."""
-    group, loop = _Distinct(module), _Distinct(module)
+    group, loop = Distinct(module), Distinct(module)
     name = ll.MetaDataString(module, "llvm.loop.parallel_accesses")
     loop.operands = (loop, module.add_metadata([name, group]))
     return group, loop

@@ -93,6 +93,31 @@ def where(builder: Any, condition: Any, values: list[Any], others: Callable[[], 
     return result
 
 
+class Distinct(ll.MDValue):
+    """A metadata node that equals only itself, as access groups and loops must."""
+
+    def __init__(self, module) -> None:
+        super().__init__(module, (), name=str(len(module.metadata)))
+
+    def descr(self, buf) -> None:
+        """Write the text of the node."""
+        operands = ", ".join(operand.get_reference() for operand in self.operands)
+        buf += (f"distinct !{{ {operands} }}", "\n")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def not_unrolled(module):
+    """Metadata of a loop that LLVM does not unroll: its steps are as many as registers and latency want."""
+    loop = Distinct(module)
+    loop.operands = (loop, module.add_metadata([ll.MetaDataString(module, "llvm.loop.unroll.disable")]))
+    return loop
+
+
 def repeat(builder: Any, count: Any, carried: list[Any], body: Any) -> list[Any]:
     """`body` on the carried values, `count` times; the test is at the top, so zero times is fine."""
     before = builder.block
@@ -109,7 +134,7 @@ def repeat(builder: Any, count: Any, carried: list[Any], body: Any) -> list[Any]
     done = builder.block
     for phi, c in zip((left, *phis), (builder.sub(left, number(1)), *new)):
         phi.add_incoming(c, done)
-    builder.branch(head)
+    builder.branch(head).set_metadata("llvm.loop", not_unrolled(builder.module))
     builder.position_at_end(end)
     return phis
 

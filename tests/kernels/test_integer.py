@@ -129,7 +129,7 @@ def test_conv_integer_pads_with_the_zero_point(compiler: Compiler) -> None:
 
 @pytest.mark.parametrize("per_channel", [False, True], ids=["one scale", "a scale per channel"])
 @pytest.mark.parametrize("op", ["QLinearConv", "QLinearMatMul"])
-def test_quantized_products_equal_the_dequantized_ones(
+def test_quantized_products_are_rounded_once_from_exact_sums(
     compiler: Compiler, op: str, per_channel: bool
 ) -> None:
     rng = np.random.default_rng(0)
@@ -149,15 +149,15 @@ def test_quantized_products_equal_the_dequantized_ones(
     }
     if is_conv:
         values["c"] = rng.integers(-9999, 9999, 3).astype(np.int32)
-    exact = (a.astype(np.float64) - values["i"]) * scales["p"]
-    weights = b.astype(np.float64) * (scales["q"].reshape(-1, 1, 1, 1) if is_conv else scales["q"])
+    sums, factors = a.astype(np.int32) - values["i"], scales["p"] * scales["q"] / values["r"]
     if is_conv:
-        views = np.lib.stride_tricks.sliding_window_view(exact, (3, 3), (2, 3))
-        exact = np.einsum("ncyxhw,fchw->nfyx", views, weights)
-        exact += (values["c"] * scales["p"] * scales["q"]).reshape(-1, 1, 1)
+        views = np.lib.stride_tricks.sliding_window_view(sums, (3, 3), (2, 3))
+        sums = np.einsum("ncyxhw,fchw->nfyx", views, b.astype(np.int32)) + values["c"].reshape(-1, 1, 1)
+        factors = factors.reshape(-1, 1, 1)
     else:
-        exact = exact @ weights
-    expected = np.clip(np.rint(exact / values["r"]) + 128, 0, 255)
+        sums = sums @ b.astype(np.int32)
+    expected = np.clip(np.rint(sums.astype(np.float32) * factors) + 128, 0, 255)
+    assert factors.dtype == np.float32
     model = harness.model_of(
         f"{HEAD} ({declared(values)}) => (uint8{list(expected.shape)} y) {{ y = {op}({', '.join(values)}) }}",
         {n: v for n, v in values.items() if n != "a"},
@@ -170,9 +170,7 @@ def test_quantized_products_equal_the_dequantized_ones(
         compiler,
         threads=2,
     )
-    difference = np.abs(found.astype(np.int64) - expected)
-    assert difference.max() <= 1  # float32 may round a half the other way
-    assert (difference > 0).mean() < 0.01
+    np.testing.assert_array_equal(found, expected)
     assert len(np.unique(found)) > 10
 
 
@@ -503,6 +501,42 @@ def test_what_follows_the_sums_is_computed_with_them(compiler: Compiler, row: st
         assert set(np.unique(found)) >= {-128, 127}
     else:
         harness.assert_close(found, np.maximum(expected, 0), 1e-6)
+
+
+@pytest.mark.parametrize("row", ["conv_integer.pairs", "conv_integer.pixels_pairs"])
+@pytest.mark.parametrize("most", [9999, 2**19])
+def test_a_quantized_bias_is_added_before_the_sums_are_scaled(
+    compiler: Compiler, row: str, most: int
+) -> None:
+    rng = np.random.default_rng(4)
+    x, w = random(rng, "uint8", (1, 6, 9, 13)), random(rng, "int8", (20, 6, 3, 3))
+    scale, over = random(rng, "float32", (20, 1, 1)) / 9, np.float32(0.37)
+    integers = rng.integers(-most, most, (20, 1, 1)).astype(np.int32)
+    bias = integers * scale.astype(np.float64)
+    fixed = {
+        "w": w,
+        "s": (scale / over).astype(np.float32),
+        "b": (bias.astype(np.float32) / over).astype(np.float32),  # rounded twice, as files are rewritten
+        "u": np.float32(1).reshape(()),
+        "t": np.array(7, np.uint8),
+    }
+    sums = convolved(x.astype(np.int64), w.astype(np.int64), 1, (1, 1, 1, 1), (1, 1)) + integers
+    expected = np.clip(np.rint(sums.astype(np.float32) * fixed["s"]) + 7, 0, 255).astype(np.uint8)
+    model = harness.model_of(
+        f"""{HEAD} ({declared({"x": x, **fixed})}) => (uint8[1,20,9,13] y) {{
+        i = ConvInteger <pads = [1, 1, 1, 1]> (x, w)
+        r = Cast <to = 1> (i) m = Mul(r, s) f = Add(m, b) y = QuantizeLinear(f, u, t) }}""",
+        fixed,
+    )
+    (found,) = harness.run_group(
+        harness.implementation(row, REGISTRY),
+        harness.group_of(model, REGISTRY),
+        {"x": x},
+        compiler,
+        threads=2,
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert len(np.unique(found)) > 100
 
 
 def test_a_vector_is_a_row(compiler: Compiler) -> None:

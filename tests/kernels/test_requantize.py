@@ -31,6 +31,18 @@ def quantizing(kind: str) -> tuple[Recipe, Operands]:
     return recipe, ((ALONG, "float32"), (ALONG, "float32"), (FIXED, kind))
 
 
+def biased(kind: str) -> tuple[Recipe, Operands]:
+    """An integer by column that is added to the sums, then a scale; no zero point."""
+    recipe: Recipe = (
+        ("Add", (0, 1), ()),
+        ("Cast", (3,), ("float32",)),
+        ("Mul", (4, 2), ()),
+        ("Round", (5,), ()),
+        ("Saturate", (6,), LIMITS[kind]),
+    )
+    return recipe, ((ALONG, "int32"), (FIXED, "float32"))
+
+
 def residual(kind: str) -> tuple[Recipe, Operands]:
     """The same in real numbers again, plus a residual of 8 bits, over another scale."""
     first, operands = quantizing(kind)
@@ -102,7 +114,8 @@ def sums(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("way", "m"), [(quantizing, 1), (quantizing, 5), (residual, 5), (real, 1), (real, 5)]
+    ("way", "m"),
+    [(quantizing, 1), (quantizing, 5), (biased, 1), (biased, 5), (residual, 5), (real, 1), (real, 5)],
 )
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 @pytest.mark.parametrize("lanes", [4, 8, 16])
@@ -120,6 +133,8 @@ def test_rows_of_every_length(way: Any, m: int, kind: str, lanes: int, compiler:
         for advance, dtype in operands:
             if advance == ROWS:
                 array, read = y, y[:, :n].copy()
+            elif dtype == "int32":
+                array = read = rng.integers(-(2**20), 2**20, n).astype(np.int32)
             elif dtype == "float32":
                 array = rng.choice(np.array([0.5, 1.5, 1e-3, 3e5, -0.25], np.float32), n)
                 read = array if advance == ALONG else array[:1]

@@ -19,6 +19,10 @@ from app.kernels.expressions import Recipe, stored
 
 Array = np.ndarray[Any, Any]
 
+# Steps of float32 that a bias may lie from a multiple of the scale of sums, by which it was multiplied. Any
+# number is as close to a multiple beyond these.
+BIAS_ROUNDING, BIAS_MOST = 4, 2**20
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epilogue:
@@ -226,3 +230,32 @@ def _limit(found: Epilogue, node: ir.Node) -> Epilogue | None:
         found = replace(found, low=None if found.low is None else min(found.low, high))
         found = replace(found, high=high if found.high is None else min(high, found.high))
     return found
+
+
+def bias_before_scale(recipe: Recipe, inputs: int) -> tuple[Recipe, int, int] | None:
+    """A recipe on integer sums, scaled and then added to, as one that adds to the integers.
+
+    With the inputs that are the scale and the addend, which is to be an integer; None of any other recipe.
+    """
+    match recipe:
+        case (("Cast", (0,), _), ("Mul", (real, i), _), ("Add", (scaled, j), _), *rest):
+            again = {index for _, read, _ in rest for index in read}
+        case _:
+            return None
+    own = {real, scaled, j}
+    if (real, scaled) != (inputs, inputs + 1) or max(i, j) >= inputs or own & {*again, i}:
+        return None
+    first: Recipe = (("Add", (0, j), ()), ("Cast", (real,), ("float32",)), ("Mul", (scaled, i), ()))
+    return (*first, *rest), i, j
+
+
+def multiples(bias: Array, scale: Array, most: float) -> Array | None:
+    """Integers, int32 and below `most`, whose products with a scale a bias in float32 is; None of others."""
+    if bias.dtype != np.float32:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        integers = np.rint(bias.astype(np.float64) / scale)
+        off = np.abs(integers * scale - bias) > BIAS_ROUNDING * np.spacing(np.abs(bias))
+    if off.any() or not np.abs(integers).max(initial=0.0) < min(most, BIAS_MOST):
+        return None
+    return integers.astype(np.int32)

@@ -258,6 +258,19 @@ def _limits(node: ir.Node) -> tuple[float, float] | None:
     return (bounds[0], bounds[1]) if bounds[0] <= bounds[1] else None
 
 
+def single_scale(node: ir.Node) -> Replacement | None:
+    """DequantizeLinear with equal scales and equal zero points along an axis has one of each."""
+    levels = [graph.constant(v) for v in node.inputs[1:]]
+    if any(a is None or a.ndim != 1 or not a.size or np.any(a != a[0]) for a in levels):
+        return None
+    if graph.attribute(node, "block_size", 0):
+        return None
+    single = [constant(a[0].reshape(()), v.name or "") for a, v in zip(levels, node.inputs[1:])]  # type: ignore[index, union-attr]  # constants
+    attributes = [a for a in node.attributes.values() if a.name != "axis"]
+    new = ir.Node("", node.op_type, [node.inputs[0], *single], attributes)
+    return Replacement(new.outputs, [new])
+
+
 def drop_round_trip(node: ir.Node) -> Replacement | None:
     """Q(DQ(x)) = x for the same scale and zero point."""
     x = node.inputs[0]
@@ -350,6 +363,7 @@ def dequantize_weights(node: ir.Node) -> Replacement | None:
 
 
 ROWS = (
+    RewriteRule(single_scale, ("DequantizeLinear",)),
     RewriteRule(drop_round_trip, ("QuantizeLinear",)),
     RewriteRule(drop_limit, ("QuantizeLinear",)),
     RewriteRule(quantize_before_moving, ("QuantizeLinear",)),

@@ -139,6 +139,8 @@ def _computes(recipe: Recipe, operands: tuple[tuple[str, str], ...], result: str
         read = [kinds[i] for i in arguments]
         if op == "Cast" and parameters == ("float32",):
             kinds.append("float32")
+        elif op == "Add" and set(read) == {"int32"}:
+            kinds.append("int32")
         elif (op in _ARITHMETIC or op == "Round") and set(read) == {"float32"}:
             kinds.append("float32")
         elif op == "Saturate" and read == ["float32"] and parameters[-1] in LIMITS:
@@ -285,7 +287,10 @@ class _Recipe:
         steps = self.recipe if self.result == "float32" else self.recipe[:-1]
         for op, arguments, parameters in steps:
             read = [values[i] for i in arguments]
-            if op == "Cast":
+            integer = op == "Add" and kinds[arguments[0]] == "int32"
+            if integer:
+                values.append(b.add(*read))
+            elif op == "Cast":
                 values.append(self._real(read[0], kinds[arguments[0]], whole))
             elif op == "Saturate":
                 values.append(self._limited(read[0], LIMITS[str(parameters[-1])], whole))
@@ -293,7 +298,7 @@ class _Recipe:
                 values.append(self._call(f"llvm.rint.v{whole}f32", read[0].type, read))
             else:
                 values.append(getattr(b, _ARITHMETIC[op])(*read))
-            kinds.append("float32")  # limited numbers, too, stay in that type
+            kinds.append("int32" if integer else "float32")  # limited numbers, too, stay in that type
         found = values[-1] if self.result == "float32" else self._bytes(values, whole)
         for i, place in enumerate(to):
             part = b.shuffle_vector(found, found, _indices(range(i * width, (i + 1) * width)))

@@ -70,6 +70,20 @@ def test_a_turned_product_computes_in_integers(tmp_path: Path) -> None:
     assert found == ["MatMulInteger", "Cast", "Mul", "Add"]
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_equal_scales_along_an_axis_are_one(tmp_path: Path, same: bool) -> None:
+    weights = {
+        "q": RANDOM.integers(-128, 128, (4, 3, 3, 3)).astype(np.int8),
+        "ws": np.array(0.01, np.float32),
+        "s": np.full(3, 0.25, np.float32) * np.array([1, 1, 1 if same else 2], np.float32),
+        "z": np.full(3, 9, np.uint8),
+    }
+    body = "d = DequantizeLinear(x, s, z) w = DequantizeLinear(q, ws) y = Conv(d, w)"
+    x = RANDOM.integers(0, 256, (1, 3, 6, 7)).astype(np.uint8)
+    found = rewritten("(uint8[1,3,6,7] x) => (float[1,4,4,5] y)", body, tmp_path, weights, x)
+    assert ("ConvInteger" in found) is same
+
+
 def test_quantization_commutes_with_moves(tmp_path: Path) -> None:
     body = """d = DequantizeLinear(x, xs, xz) m = MaxPool <kernel_shape = [2, 2]> (d)
     y = QuantizeLinear(m, xs, xz)"""

@@ -6,7 +6,7 @@ become what the group stores (a recipe: scale, bias, limit, quantize) while they
 
 import math
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -206,33 +206,52 @@ def after_sums(group: Group, places: Container[str], axis: int = -1) -> Finish |
         if place is None or place not in places:
             return f"operand {operand.value.name!r} of shape {operand.shape} varies along other axes"
         operands.append(RecipeOperand(operand.value, str(graph.dtype(operand.value)), place))
-    return Finish(formula.recipe, tuple(operands), formula.results[0][1])
+    finish = Finish(formula.recipe, tuple(operands), formula.results[0][1])
+    return _with_integer_bias(group, finish) if group.op in (*CONVOLUTIONS, *PRODUCTS) else finish
+
+
+def _with_integer_bias(group: Group, finish: Finish) -> Finish:
+    """Steps that add a bias to the sums where it is a multiple of their scale, as onnxruntime does."""
+    found = epilogues.bias_before_scale(finish.recipe, len(finish.operands) + 1)
+    if found is None:
+        return finish
+    recipe, i, j = found
+    factor, addend = finish.operands[i - 1], finish.operands[j - 1]
+    scale, bias = (
+        graph.constant(o.argument) if isinstance(o.argument, ir.Value) else None for o in (factor, addend)
+    )
+    channels = max(1 if a is None else a.size for a in (scale, bias))
+    most = 2**31 - graph.elements(Inputs(group.anchor).b) // channels * 255 * 255
+    integers = None if scale is None or bias is None else epilogues.multiples(bias, scale, most)
+    if integers is None:
+        return finish
+    operands = list(finish.operands)
+    place = factor.place if addend.place == "scalar" else addend.place
+    operands[j - 1] = RecipeOperand(Constant(integers), "int32", place)
+    return replace(finish, recipe=recipe, operands=tuple(operands))
 
 
 def _requantized(group: Group) -> Finish:
     """The sums as 8-bit numbers of the output's scale."""
     of = Inputs(group.anchor)
     kind = graph.element_type(group.outputs[0])
-    a, b, y = (graph.array(v) for v in (of.a_scale, of.b_scale, of.y_scale))
-    factors = a.reshape(-1).astype(np.float64) * b.reshape(-1) / y.reshape(-1)
+    a, b, y = (graph.array(v).astype(np.float32) for v in (of.a_scale, of.b_scale, of.y_scale))
+    factors = a.reshape(-1) * b.reshape(-1) / y.reshape(-1)  # in float32, as onnxruntime computes them
     zero = graph.constant(of.y_zero)
     origin = np.zeros(1, kind) if zero is None else zero.reshape(1)
     limits = np.iinfo(kind)
-    # One of both has as many elements as there are channels, or both have one.
-    addends = np.zeros(1) if of.bias is None else graph.array(of.bias).reshape(-1) * factors
+    addends = np.zeros(1, np.int32) if of.bias is None else graph.array(of.bias).reshape(-1)
     recipe: Recipe = (
-        ("Cast", (0,), ("float32",)),
-        ("Mul", (4, 1), ()),
-        ("Add", (5, 2), ()),
+        ("Add", (0, 2), ()),
+        ("Cast", (4,), ("float32",)),
+        ("Mul", (5, 1), ()),
         ("Round", (6,), ()),
         ("Cast", (3,), ("float32",)),
         ("Add", (7, 8), ()),
         ("Saturate", (9,), (float(limits.min), float(limits.max), kind.name)),
     )
     operands = [
-        RecipeOperand(
-            Constant(array.astype(np.float32)), "float32", "channel" if array.size > 1 else "scalar"
-        )
+        RecipeOperand(Constant(array), str(array.dtype), "channel" if array.size > 1 else "scalar")
         for array in (factors, addends)
     ]
     operands.append(RecipeOperand(Constant(origin), kind.name, "scalar"))

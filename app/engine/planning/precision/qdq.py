@@ -18,12 +18,13 @@ from app.engine.model import naming
 from app.engine.planning.precision.candidates import BY_NAME, Candidate
 from app.engine.planning.precision.rounding.ranges import Levels
 from app.engine.planning.precision.rounding.weights import Rounded
-from app.engine.planning.precision.sites import Site
+from app.engine.planning.precision.sites import LIMITS, Site
 
 Array = np.ndarray[Any, Any]
 
 # What quantization commutes with exactly: it only moves elements, or picks the largest.
 MOVES = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "MaxPool", "Concat")
+CROSSED = tuple(op for op in MOVES if op != "Concat")  # by onnxruntime with roundings
 BIAS_LIMIT = 2.0**30  # of integers of a bias, which are added to sums in 32 bits
 ZERO = 128  # zero point of weights that are written unsigned
 Assignment: TypeAlias = Mapping[str, str]  # names of candidates by site; a site that is absent is float32
@@ -87,6 +88,8 @@ def quantized(
     for site, row in chosen:
         if results and row.activation == "static" and site.result is not None:
             _rounded_result(made, values[site.result], given.levels[site.result])
+    for node in list(model.graph):
+        _kept_in_float32(made, node)
     used = {v for node in model.graph.all_nodes() for v in node.inputs}
     for name, value in list(model.graph.initializers.items()):
         if value not in used and not value.is_graph_output():
@@ -102,6 +105,39 @@ def _rounded_result(made: "_Made", value: ir.Value, levels: Levels) -> None:
     replacement = made.dequantized(value, levels, None)
     for node, index in readers:
         node.replace_input_with(index, replacement)
+
+
+def _kept_in_float32(made: "_Made", node: ir.Node) -> None:
+    """Let a float32 product between roundings read an operand whose scale is a vector of equal ones.
+
+    Of one scale onnxruntime would round the product's weights to 8 bits on its own (WeightBiasQuantization),
+    also where something stands between that it moves roundings across.
+    """
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or graph.constant(node.inputs[1]) is None:
+        return
+    behind = sole_reader(node.outputs[0])
+    while behind is not None and behind.op_type in (*LIMITS, *CROSSED):
+        behind = sole_reader(behind.outputs[0])
+    reader, x = node, graph.operand(node, 0)
+    source = x.producer()
+    while source is not None and source.op_type in CROSSED and sole_reader(x) is not None:
+        reader, x = source, graph.operand(source, 0)
+        source = x.producer()
+    shape = graph.static_shape(x)
+    if source is None or source.op_type != "DequantizeLinear" or len(shape) < 2:
+        return
+    if behind is None or behind.op_type != "QuantizeLinear":
+        return
+    levels = [
+        made.constant(np.full(shape[1], graph.array(v)), f"{v.name}.vector")
+        for v in source.inputs[1:]
+        if v is not None
+    ]
+    (real,) = made("DequantizeLinear", [source.inputs[0], *levels], source.name or "", before=reader)
+    real.shape, real.type = x.shape, x.type
+    reader.replace_input_with(0, real)
+    if not x.uses():
+        made.remove(source)
 
 
 def _for_all_readers(made: "_Made", value: ir.Value, levels: Levels) -> None:
@@ -249,6 +285,10 @@ class _Made:
         else:
             self._owner.insert_before(self._owner[0], node)
         return tuple(node.outputs)
+
+    def remove(self, node: ir.Node) -> None:
+        """Remove a node whose outputs nothing reads."""
+        self._owner.remove(node, safe=True)
 
     def constant(self, array: Array, name: str) -> ir.Value:
         """A new initializer."""

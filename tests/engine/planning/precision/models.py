@@ -78,9 +78,14 @@ def drawn(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 def plain(name: str, folder: Path, seed: int = 0) -> ir.Model:
     """Its canonical graph, before backends rewrite it."""
+    return canonical(file(name, folder, seed))
+
+
+def canonical(path: Path) -> ir.Model:
+    """The canonical graph of a file, before backends rewrite it."""
     found: list[ir.Model] = []
     session.canonical(
-        load(file(name, folder, seed)),
+        load(path),
         host(),
         Options(),
         Bindings(),

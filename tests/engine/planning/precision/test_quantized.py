@@ -110,6 +110,36 @@ def test_onnxruntime_multiplies_integers_where_a_model_in_8_bits_does(
     assert not {"Conv", "FusedConv", "MatMul", "Gemm"} & set(counts)
 
 
+@pytest.mark.parametrize("between", ["Identity", "MaxPool<kernel_shape = [2, 2]>"])
+def test_onnxruntime_keeps_float32_weights_between_roundings(
+    between: str, compiler: Compiler, tmp_path: Path
+) -> None:
+    text = f"""g (float[1,3,9,9] x) => (float y) {{
+        a0 = Conv(x, w0, b0) a1 = Relu(a0) a2 = {between}(a1) a3 = Conv(a2, w1, b1) a4 = Relu(a3)
+        y = Conv(a4, w2) }}"""
+    random = np.random.default_rng(3)
+    shapes = {"w0": (8, 3, 3, 3), "b0": (8,), "w1": (8, 8, 3, 3), "b1": (8,), "w2": (4, 8, 1, 1)}
+    weights = {name: models.drawn(random, shape) for name, shape in shapes.items()}
+    model = models.canonical(models.saved(f"{models.HEAD} {text}", tmp_path, weights))
+    found = sites(model)
+    seen = ranges.Observed()
+    seen.add(np.linspace(-3, 6, 999, dtype=np.float32))
+    levels = dict.fromkeys((*activations(found), *results(found)), ranges.min_max(seen))
+    whole = {site.name: "int8" for site in found}
+    rounded_weights = {(s.name, "int8"): rounded(s, BY_NAME["int8"]) for s in found}
+    del whole[found[1].name]
+    path = tmp_path / "quantized.onnx"
+    export(quantized(model, found, whole, Quantities(levels, rounded_weights), results=True), path)
+    runs = [runtime(path, threads=1, optimized=optimized) for optimized in (False, True)]
+    compilation = session.canonical(load(path), host(), OPTIONS, Bindings(), load_registry())
+    with closing(session.bound(session.planned(compilation, OPTIONS), compiler)) as executor:
+        for _ in range(4):
+            x = random.standard_normal((1, 3, 9, 9)).astype(np.float32)
+            plain, fused, own = (np.asarray(*run({"x": x}).values()) for run in (*runs, executor.run))
+            np.testing.assert_allclose(fused, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
+            np.testing.assert_allclose(own, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
+
+
 @pytest.mark.parametrize("row", ["int8", "int8-dynamic", "w8-block32"])
 @pytest.mark.parametrize("name", models.TEXTS)
 def test_unsigned_weights_are_the_same_numbers_here(

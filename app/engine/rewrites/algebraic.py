@@ -141,14 +141,15 @@ def sample_in_one_type(node: ir.Node) -> Replacement | None:
     where float32 might round to another nearest pixel the image takes the grid's.
     """
     x, grid = graph.operand(node, 0), graph.operand(node, 1)
-    if {x.dtype, grid.dtype} != set(FLOATS):
+    kind = x.dtype
+    if kind is None or {kind, grid.dtype} != set(FLOATS):
         return None
     n, options = Made(node), tuple(node.attributes.values())
-    widens = x.dtype == ir.DataType.FLOAT and graph.attribute(node, "mode", "linear") == "nearest"
+    widens = kind == ir.DataType.FLOAT and graph.attribute(node, "mode", "linear") == "nearest"
     if widens:
         x = n("Cast", x, to=ir.DataType.DOUBLE)
     else:
-        grid = n("Cast", grid, to=x.dtype)
+        grid = n("Cast", grid, to=kind)
     new = ir.Node("", "GridSample", [x, grid], options)
     if not widens:
         return Replacement(new.outputs, [*n.nodes, new])

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from app.kernels.cpu.runtime.compiler import Compiler
     from app.samples import file_of
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
     target = find(TARGETS[arguments.target])
     reason = absence(target)
     if reason is not None:

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from app.engine.report.units import operations
+from app.engine.report.units import NBSP, duration, operations
 
 SLOWEST = 12  # steps shown
 FLOPS = "FLOPs of the textbook's algorithm: Winograd's and Strassen's may exceed the peak"
@@ -119,8 +119,8 @@ def slowest(summary: Mapping[str, Any]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in summary["operators"][:SLOWEST]:
         table.add_row(
-            row["name"],
-            row["implementation"],
+            Text(row["name"]),
+            Text(row["implementation"]),
             f"{row['seconds'] * 1e6:,.1f}",
             f"{row['share']:.1%}",
             operations(row.get("flops")).removesuffix("FLOP"),
@@ -175,7 +175,7 @@ def distances(verification: Mapping[str, Any]) -> Table:
     for key in ("outputs", "exported"):
         for row in verification[key]:
             table.add_row(
-                row["name"],
+                Text(row["name"]),
                 WHAT[key],
                 f"{row['max_abs']:.2e}",
                 f"{row['max_rel']:.2e}",
@@ -192,5 +192,7 @@ def size(nbytes: int) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A latency for people."""
-    return "-" if seconds is None else f"{seconds * 1e3:.3f} ms"
+    """A latency for people; one below 0.1 ms in µs or ns, which keeps its digits."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-4 else duration(seconds).replace(NBSP, " ")

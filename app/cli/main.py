@@ -109,7 +109,7 @@ def _announce(settings: Settings) -> None:
             break
         except OSError:
             time.sleep(0.1)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
     address = f"http://{reachable}:{settings.port}"
     url = "" if settings.port == DEFAULT_PORT else f" --url {address}"
     console.print(f"Stowplan listens on [bold]{address}[/bold] (documentation: {address}/docs).")

@@ -164,7 +164,7 @@ def run(client: Client, arguments: argparse.Namespace) -> int:
     """Exit codes as `app.cli.service` has them."""
     from rich.console import Console
 
-    console = Console(stderr=arguments.json)
+    console = Console(stderr=arguments.json, emoji=False)
     body = request(arguments)
     model_id, name = upload(client, arguments)
     body |= put_files(client, arguments)
@@ -423,7 +423,7 @@ def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
     from app.engine.report.units import attempts
 
     if job.state != "succeeded" or job.summary is None:
-        place = f" at {job.pointer}" if job.pointer else ""
+        place = f" at {escape(job.pointer)}" if job.pointer else ""
         reason, tried = attempts(job.detail or "")
         console.print(f"[red]{job.state}[/] {job.code or ''}{place}:", escape(reason), highlight=False)
         if tried:
@@ -433,5 +433,5 @@ def _show(client: Client, job: Job, folder: Path, console: Any) -> int:
         console.print(f"Answered by job {job.cached_from}, which asked the same; --fresh runs it again.")
     download(client, job, folder)
     show_summary(console, job.summary)
-    console.print(f"Artifacts in [bold]{folder}[/]: {', '.join(job.artifacts)}")
+    console.print(f"Artifacts in [bold]{escape(str(folder))}[/]: {', '.join(job.artifacts)}")
     return 0

@@ -51,7 +51,7 @@ def run(client: Client, arguments: argparse.Namespace) -> int:
         constraints=_constraints(arguments),
         **body,
     )
-    console, jobs = Console(stderr=True), [job["job"] for job in group.jobs]
+    console, jobs = Console(stderr=True, emoji=False), [job["job"] for job in group.jobs]
     console.print(f"Job group {group.id}", highlight=False, soft_wrap=True)
     try:
         group = _watch(client, group, console)

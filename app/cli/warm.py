@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     from app.kernels.cpu.runtime.compiler import Compiler
     from app.samples import SAMPLES, file_of
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
     models = arguments.models or list(SAMPLES)
     unknown = [m for m in models if m not in SAMPLES and not Path(m).is_file()]
     if unknown:

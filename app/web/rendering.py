@@ -75,6 +75,13 @@ def prepare() -> None:
         _environment().get_template(name)
 
 
+def option(value: object) -> str:
+    """The value of an option for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def _common(request: Request) -> dict[str, Any]:
     caller = request.scope.get("caller")
     return {
@@ -110,6 +117,7 @@ def _environment() -> jinja2.Environment:
         "iso": iso,
         "number": number,
         "percent": percent,
+        "option": option,
     }
     environment.globals["style"] = hash_of((STATIC / "pages.css").read_bytes())
     environment.globals["version"] = version("stowplan")

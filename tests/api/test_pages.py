@@ -17,6 +17,7 @@ from app.jobs.store import job_repository, keys
 from app.jobs.store.database import migrate
 from app.jobs.worker.child_request import ARTIFACTS
 from app.settings import Settings
+from app.web.rendering import option
 from tests.api.inside import Inside, inside
 from tests.api.test_keys import job, upload
 
@@ -306,3 +307,11 @@ def test_a_list_is_told_of_changes_once_and_of_its_own_jobs_only(settings: Setti
                     break
         assert [row["id"] for row in told] == [first, second, second]
         assert "cancelled" in told[-1]["html"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "yes"), (False, "no"), (["c", "wheel"], "c, wheel"), (0.01, "0.01"), ("f32", "f32")],
+)
+def test_options_are_told_for_people(value: object, text: str) -> None:
+    assert option(value) == text

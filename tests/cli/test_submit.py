@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from rich.console import Console
 
 from app.api.schemas.jobs import BindingsRequest, InputStorage, JobOptions
 from app.cli import bench, service, submit, sweep
-from app.cli.console import precision_lines
+from app.cli.console import milliseconds, precision_lines, slowest
 from app.cli.main import main
 from app.client import Job
 from app.engine.types.storage import DeclaredStorage
@@ -87,6 +88,24 @@ def test_an_error_budget_that_is_no_share_is_refused(text: str, capsys: pytest.C
     with pytest.raises(SystemExit):
         parser.parse_args(["m.onnx", f"--error-budget={text}"])
     assert f"expected a share above 0 such as 0.01 or 1%, found {text!r}" in capsys.readouterr().err
+
+
+def test_names_of_a_model_are_printed_as_they_are() -> None:
+    job = SimpleNamespace(state="failed", code="graph-invalid", pointer="node:x:[/b]", detail="'[/a]' :x:")
+    console = Console(record=True, width=200, emoji=False)
+    submit._show(None, job, Path(), console)  # type: ignore[arg-type]  # what it reads of a job
+    operator = {"name": "[/a]", "implementation": "[b]", "seconds": 2e-7, "share": 1.0}
+    console.print(slowest({"operators": [operator], "timings": "predicted"}))
+    told = console.export_text()
+    assert "failed graph-invalid at node:x:[/b]: '[/a]' :x:" in told
+    assert "[/a]  [b]" in told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (0.0251, "25.100 ms"), (1e-4, "0.100 ms"), (1.18e-7, "118 ns")]
+)
+def test_short_latencies_keep_their_digits(seconds: float | None, text: str) -> None:
+    assert milliseconds(seconds) == text
 
 
 def test_the_choice_under_an_error_budget_is_told_after_its_warnings() -> None:

@@ -215,7 +215,10 @@ async def _on_database(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    rows = [{"pointer": _pointer(e["loc"]), "message": str(e["msg"])} for e in error.errors()]
+    rows = [
+        {"pointer": _pointer(e["loc"]), "message": str(e["msg"]).removeprefix("Value error, ")}
+        for e in error.errors()
+    ]
     detail = "; ".join(f"{r['pointer'] or 'body'}: {r['message']}" for r in rows[:3])
     return problem(request, jobs.RequestError(detail), rows)
 

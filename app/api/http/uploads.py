@@ -55,7 +55,9 @@ def parsed(kind: type[Body], text: bytes) -> Body:
         return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RequestError(str(first["msg"]), pointer="/" + "/".join(map(str, first["loc"]))) from error
+        raise RequestError(
+            str(first["msg"]).removeprefix("Value error, "), pointer="/" + "/".join(map(str, first["loc"]))
+        ) from error
 
 
 async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:

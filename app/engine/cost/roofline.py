@@ -83,15 +83,27 @@ def _matmul(node: ir.Node) -> float:
     return 2.0 * _one_each(node) * inner
 
 
+def _recurrent(node: ir.Node) -> float:
+    """Every element of both matrices of weights, once for each element of the batch and of time."""
+    x, w, r = (graph.shape(v) if v is not None else None for v in node.inputs[:3])
+    return 2.0 * math.prod(x[:2]) * (math.prod(w) + math.prod(r)) if x and w and r else 0.0
+
+
 _FLOPS: Mapping[str, Callable[[ir.Node], float]] = {
     "Conv": _conv,
     "ConvInteger": _conv,
+    "DeformConv": _conv,
     "QLinearConv": lambda node: _conv(node, second=3),
     "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
     "QLinearMatMul": _matmul,
+    "MatMulNBits": _matmul,
     "Gemm": _matmul,
+    "LSTM": _recurrent,
+    "DynamicQuantizeLSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
 }
 PRODUCTS = frozenset(_FLOPS)  # operators whose arithmetic is a product with a second operand
 

@@ -39,7 +39,6 @@ from app.engine.report.trace import trace_json
 from app.engine.report.units import duration
 from app.engine.runtime.capabilities import absence
 from app.engine.runtime.inputs import WrittenOut, tensors
-from app.engine.types.backend_names import UNEXECUTED
 from app.engine.types.deadline import TimeUpError
 from app.engine.types.errors import EngineError, ExportError, NumericsError, TargetError, UnknownOperatorError
 from app.engine.types.options import Bindings, Options
@@ -417,8 +416,9 @@ def _planned(job: _Job, model: _Model, attempt: Attempt) -> Execution:
 def _measured(job: _Job, verified: _Verified) -> Measured | str:
     """The benchmark of the program, or the reason why there is none."""
     if not job.measures:
-        planned_only = UNEXECUTED in verified.program.compilation.target.backends
-        return (job.absent or "") if planned_only else "this machine is not the target"
+        return job.absent or (
+            "the job is quick" if job.options.quick else "timings 'predicted' are asked for"
+        )
     try:
         return verified.execution.benchmark(job.options.benchmark_seconds, verified.report)
     except TimeUpError as cause:

@@ -119,6 +119,10 @@ def read_me(form: str, told: Mapping[str, object], **further: object) -> str:
     def lines(kind: str) -> str:
         values = told[kind]
         assert isinstance(values, list)
-        return "\n".join(f"    {n}  {v['dtype']}{v['shape']}  {v['name']}" for n, v in enumerate(values))
+        return "\n".join(
+            f"    {n}  {v['dtype']}{v['shape']}  {v['name']}"
+            + (f"  (axis {v['prefix_axis']}: at most, a run tells)" if "prefix_axis" in v else "")
+            for n, v in enumerate(values)
+        )
 
     return form.format_map({**told, **further, "inputs": lines("inputs"), "outputs": lines("outputs")})

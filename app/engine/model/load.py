@@ -29,7 +29,7 @@ from app.engine.model.mxnet.operator_graph import operator_graph
 from app.engine.model.proto_graphs import all_graphs, all_nodes, nodes_of
 from app.engine.model.runtime_operators import BLOCKED, MICROSOFT, spellings
 from app.engine.model.schema_check import domain_of
-from app.engine.model.shape_inference import tensor_rules
+from app.engine.model.shape_inference import inference, tensor_rules
 from app.engine.model.spool import Spool
 from app.engine.model.tensor_data import check_tensor
 from app.engine.types import map_type
@@ -118,6 +118,7 @@ def load(
     if demoted and proto.ir_version >= 4:
         notes.append(f"{demoted} inputs with default values are fixed to these values")
     RemoveInitializersFromInputsPass()(model)
+    inference.forget_shapes(model, keep=model.graph.outputs)
     for value in (*model.graph.initializers.values(), *model.graph.outputs):
         # The converter drops what tensors and outputs say of themselves.
         value.metadata_props.update(kept_notes.get(value.name or "", {}))
@@ -176,7 +177,9 @@ def parse(path: Path, external: Mapping[str, Path], limits: Limits) -> tuple[onn
         raise GraphError("the graph has no outputs")
     if not proto.opset_import:
         if proto.ir_version >= 3:
-            raise OpsetError("the model imports no operator set")
+            raise OpsetError(
+                "the model imports no operator set; expected `opset_import` with a version of 'ai.onnx'"
+            )
         proto.opset_import.add(domain="", version=1)
     _normalize_domains(proto)
     nodes = validate_proto.check(proto, limits, tensor_rules.has_rule)

@@ -21,6 +21,11 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from all_graphs(body)
 
 
+def called(node: onnx.NodeProto) -> str:
+    """Name of a node; one without a name is called by its operator and its main output."""
+    return node.name or f"{node.op_type} {next(filter(None, node.output), '')}"
+
+
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes of a graph or function, each before those of its bodies."""
     for node in nodes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx.defs import OpSchema, SchemaError
 
+from app.engine.model.proto_graphs import called
 from app.engine.model.runtime_operators import spellings
 from app.engine.model.tensor_data import check_tensor
 from app.engine.types.errors import GraphError, UnknownOperatorError
@@ -48,7 +49,7 @@ def check_node(node: onnx.NodeProto, operators: Operators, limits: Limits) -> No
         GraphError: too few or too many operands, or an attribute that does not fit.
     """
     schema = _schema(node, operators)
-    title = f"{node.op_type} {node.name!r}"
+    title = f"{node.op_type} {called(node)!r}"
     if schema is not None:
         _check_arity(title, node, schema)
         _check_attributes(title, node, schema)
@@ -68,8 +69,8 @@ def _schema(node: onnx.NodeProto, operators: Operators) -> OpSchema | None:
     named = domain or "ai.onnx"
 
     def unknown(reason: str) -> UnknownOperatorError:
-        message = f"node {node.name!r} uses {named}::{node.op_type}, {reason}"
-        return UnknownOperatorError(message, pointer=f"node:{node.name}")
+        message = f"node {called(node)!r} uses {named}::{node.op_type}, {reason}"
+        return UnknownOperatorError(message, pointer=f"node:{called(node)}")
 
     version = operators.opsets.get(domain)
     if version is None:
@@ -98,17 +99,18 @@ def _check_arity(title: str, node: onnx.NodeProto, schema: OpSchema) -> None:
         if not least <= found <= most:
             allowed = f"{least}" if least == most else f"{least} to {most}"
             raise GraphError(
-                f"{title}: expected {allowed} {side}, found {found}", pointer=f"node:{node.name}"
+                f"{title}: expected {allowed} {side}, found {found}", pointer=f"node:{called(node)}"
             )
     for index, formal in enumerate(schema.inputs):
         if index < len(node.input) and not node.input[index] and formal.option == _SINGLE:
             raise GraphError(
-                f"{title}: input {index} ({formal.name!r}) must not be left out", pointer=f"node:{node.name}"
+                f"{title}: input {index} ({formal.name!r}) must not be left out",
+                pointer=f"node:{called(node)}",
             )
 
 
 def _check_attributes(title: str, node: onnx.NodeProto, schema: OpSchema) -> None:
-    pointer = f"node:{node.name}"
+    pointer = f"node:{called(node)}"
     given = {a.name: a for a in node.attribute}
     if len(given) < len(node.attribute):
         raise GraphError(f"{title}: an attribute is given twice", pointer=pointer)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from app.engine.model.proto_graphs import all_nodes, bodies
+from app.engine.model.proto_graphs import all_nodes, bodies, called
 from app.engine.model.schema_check import CanRun, Operators, check_node, domain_of
 from app.engine.model.tensor_data import check_tensor, data_type
 from app.engine.types.errors import CyclicGraphError, DtypeError, GraphError, ModelTooLargeError, OpsetError
@@ -203,7 +203,7 @@ def _check_nodes(
             if name in makers or name in local:
                 raise GraphError(
                     f"{title}: value {name!r} is defined twice, the second time by "
-                    f"{node.op_type} {node.name!r}",
+                    f"{node.op_type} {called(node)!r}",
                     pointer=f"value:{name}",
                 )
             makers[name] = index
@@ -213,8 +213,8 @@ def _check_nodes(
         absent = sorted(names - visible)
         if absent:
             raise GraphError(
-                f"{node.op_type} {node.name!r} reads {absent[0]!r}, which nothing defines",
-                pointer=f"node:{node.name}",
+                f"{node.op_type} {called(node)!r} reads {absent[0]!r}, which nothing defines",
+                pointer=f"node:{called(node)}",
             )
     for name in outputs:  # those of a body are its own: what it reads from outside is none
         if name not in local and name not in makers:
@@ -257,8 +257,8 @@ def _sort(nodes: object, reads: list[frozenset[str]], makers: dict[str, int]) ->
     except CycleError as error:
         node = sequence[min(error.args[1])]
         raise CyclicGraphError(
-            f"{node.op_type} {node.name!r} depends on its own output {', '.join(node.output)!r}",
-            pointer=f"node:{node.name}",
+            f"{node.op_type} {called(node)!r} depends on its own output {', '.join(node.output)!r}",
+            pointer=f"node:{called(node)}",
         ) from error
     ready: list[int] = []
     order: list[int] = []

@@ -340,13 +340,13 @@ def _check_static(value: ir.Value) -> None:
     name = value.name or ""
     pointer = f"/input_shapes/{name}"
     if value.shape is None:
-        raise InputError(f"input {name!r}: its rank is unknown; bind its shape", pointer=pointer)
+        raise InputError(f"input {name!r}: its rank is unknown; bind its shape (`--input`)", pointer=pointer)
     free = [(axis, free_dimension(d)) for axis, d in enumerate(value.shape)]
     for axis, label in free:
         if label is not None:
-            shape = ["?" if free_dimension(d) is not None else d for d in value.shape]
+            shape = ["?" if free_dimension(d) is not None else str(d) for d in value.shape]
             raise InputError(
                 f"input {name!r}: dimension {axis}{f' ({label!r})' if label else ''} is free; "
-                f"bind its shape, [{', '.join(map(str, shape))}]",
+                f"bind its shape, [{', '.join(shape)}] (`--input {name}={'x'.join(shape)}`)",
                 pointer=pointer,
             )

@@ -109,6 +109,55 @@ def reaches_step(value: ir.Value) -> bool:
     return False
 
 
+def compress_by_mask(node: ir.Node) -> Replacement | None:
+    """GatherND(x, Transpose(NonZero(mask))) = Compress(x, mask), the axes of the mask taken as one.
+
+    So exporters write `x[mask]`; places of elements need quotients of 64 bits, and reads at random.
+    """
+    x = graph.operand(node, 0)
+    turned = graph.operand(node, 1).producer()
+    found = turned.inputs[0] if turned is not None and turned.op_type == "Transpose" else None
+    made_by = found.producer() if found is not None else None
+    if made_by is None or made_by.op_type != "NonZero" or graph.attribute(node, "batch_dims", 0):
+        return None
+    mask = graph.operand(made_by, 0)
+    sizes, extents = graph.shape(x), graph.shape(mask)
+    if not sizes or not extents or sizes[: len(extents)] != extents or x.dtype == ir.DataType.STRING:
+        return None
+    n, rest = Made(node), sizes[len(extents) :]
+    if mask.dtype != ir.DataType.BOOL:
+        mask = n("Cast", mask, to=ir.DataType.BOOL)
+    if len(extents) > 1:
+        size = math.prod(extents)
+        x = n("Reshape", x, n.axes(size, *rest))
+        mask = n("Reshape", mask, n.axes(size))
+    return Replacement([n("Compress", x, mask, axis=0)], n.nodes)
+
+
+def sample_in_one_type(node: ir.Node) -> Replacement | None:
+    """GridSample of float32 and float64 has an image and a grid of one type, as kernels do.
+
+    Exporters compute grids of deformable attention in float64. The grid takes the image's type; only
+    where float32 might round to another nearest pixel the image takes the grid's.
+    """
+    x, grid = graph.operand(node, 0), graph.operand(node, 1)
+    kind = x.dtype
+    if kind is None or {kind, grid.dtype} != set(FLOATS):
+        return None
+    n, options = Made(node), tuple(node.attributes.values())
+    widens = kind == ir.DataType.FLOAT and graph.attribute(node, "mode", "linear") == "nearest"
+    if widens:
+        x = n("Cast", x, to=ir.DataType.DOUBLE)
+    else:
+        grid = n("Cast", grid, to=kind)
+    new = ir.Node("", "GridSample", [x, grid], options)
+    if not widens:
+        return Replacement(new.outputs, [*n.nodes, new])
+    new.outputs[0].name = f"{node.name}.wide"
+    narrowed = ir.Node("", "Cast", new.outputs, [ir.AttrInt64("to", ir.DataType.FLOAT)])
+    return Replacement(narrowed.outputs, [*n.nodes, new, narrowed])
+
+
 def chain_sum(node: ir.Node) -> Replacement | None:
     """Sum(a, b, c) = (a + b) + c."""
     if len(node.inputs) < 2:
@@ -420,6 +469,8 @@ ROWS = (
     RewriteRule(drop_neutral, ("Add", "Sub", "Mul", "Div", "Pow")),
     RewriteRule(expand_power, ("Pow",)),
     RewriteRule(multiply_by_reciprocal, ("Div",)),
+    RewriteRule(compress_by_mask, ("GatherND",)),
+    RewriteRule(sample_in_one_type, ("GridSample",)),
     RewriteRule(chain_sum, ("Sum",)),
     RewriteRule(
         resolve_auto_pad, ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), nested=False

@@ -12,6 +12,7 @@ from app.engine.core import graph
 from app.engine.core.plan import Compilation
 from app.engine.core.program import Program
 from app.engine.model import dropout_masks, given_tensors
+from app.engine.model.operand_types import title
 from app.engine.passes.infer_types import bound_inputs
 from app.engine.types.errors import InputError
 from app.engine.types.options import Bindings
@@ -88,10 +89,12 @@ def _tensor(value: ir.Value, bindings: Bindings, random: np.random.Generator) ->
         return _given(value, Path(bindings.tensors[name]))
     kind = graph.dtype(value) if graph.is_tensor(value) else None
     if kind is None:
-        raise InputError(
-            f"input {name!r} is no tensor of numbers, and none is drawn for it: give it",
-            pointer=f"/inputs/{name}",
+        way = (
+            "a job computes on tensors alone: extract the part of the model behind it"
+            if graph.is_composite(value)
+            else f"no elements are drawn of it: give a tensor (`stowplan optimize --tensor {name}=FILE.npy`)"
         )
+        raise InputError(f"input {name!r} has type {title(value.type)}; {way}", pointer=f"/inputs/{name}")
     shape = graph.static_shape(value)
     if (share := dropout_masks.share_of(value)) is not None and kind.kind == "f":
         return dropout_masks.drawn(share, shape, kind, random)

@@ -14,7 +14,8 @@ import onnxruntime
 from app.engine import reference
 from app.engine.core import graph
 from app.engine.model.load import load
-from app.engine.model.shape_inference.inference import infer
+from app.engine.model.naming import make_unique
+from app.engine.model.shape_inference.inference import forget_shapes, infer
 from app.engine.operators import block_quantized
 from app.engine.report.onnx import export
 from app.engine.runtime.verify import compare
@@ -88,7 +89,10 @@ def rejection(model: ir.Graph, machine: Target) -> str | None:
 
 def reloaded(path: Path) -> ir.Model:
     """A model that was written by us, with its external data beside it."""
-    return load(path, external={p.name: p for p in path.parent.iterdir() if p.is_file()}).model
+    model = load(path, external={p.name: p for p in path.parent.iterdir() if p.is_file()}).model
+    forget_shapes(model)
+    make_unique(model)  # errors name nodes
+    return model
 
 
 # What rounds to steps: an operand at the edge of one is moved a whole step by the last bit of a float.

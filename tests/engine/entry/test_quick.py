@@ -62,6 +62,7 @@ def test_a_quick_job_is_verified_and_measures_nothing(
     summary, phases = run(model, tmp_path / "out", compiler.cache, quick=True)
     assert summary["timings"] == "predicted"
     assert summary["verification"]["status"] == "verified"
+    assert summary["comparison"]["lines"][-1]["text"].endswith("a run, predicted (the job is quick)")
     assert not [p for p in phases if p.startswith(("tune", "benchmark"))]
     plan = predicted(model, compiler)
     assert summary["latency"]["after"] == pytest.approx(plan.seconds)

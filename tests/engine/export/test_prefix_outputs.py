@@ -25,6 +25,7 @@ from app.engine.core.registry import load as load_registry
 from app.engine.export.custom_operator import graph
 from app.engine.export.image import rejections
 from app.engine.export.library import Library, library
+from app.engine.export.package import read_me
 from app.engine.export.static_program import static_program
 from app.engine.export.wheel import module_name, wheel
 from app.engine.model.load import load
@@ -269,3 +270,9 @@ print(json.dumps([label.tolist(), pairs, [o.type for o in session.get_outputs()]
         maps = executor.run({"x": x})["p"]
     assert isinstance(maps, ScoreMaps)
     assert maps.scores.tobytes() == scores.tobytes()
+
+
+def test_a_read_me_says_which_extent_a_run_tells() -> None:
+    kept = {"dtype": "int64", "shape": [40], "name": "kept", "prefix_axis": 0}
+    told = read_me("{outputs}", {"inputs": [], "outputs": [kept]})
+    assert told == "    0  int64[40]  kept  (axis 0: at most, a run tells)"

@@ -43,7 +43,11 @@ def test_a_constant_that_has_the_name_of_a_bound_input_stays(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("shapes", "message", "pointer"),
     [
-        ({}, r"'x': dimension 0 \('n'\) is free; bind its shape, \[\?, 3\]", "/input_shapes/x"),
+        (
+            {},
+            r"'x': dimension 0 \('n'\) is free; bind its shape, \[\?, 3\] \(`--input x=\?x3`\)",
+            "/input_shapes/x",
+        ),
         ({"x": (2, 4)}, "dimension 1 is 3 in the model, found 4", "/input_shapes/x"),
         ({"x": (2,)}, "expects 2 dimensions, found 1", "/input_shapes/x"),
         ({"x": (-1, 3)}, "negative", "/input_shapes/x"),

@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.engine.core import graph
+from app.engine.model.load import load
 from app.engine.rewrites.algebraic import per_channel, scale_output_channels
+from app.engine.runtime.oracle import evaluate
 from app.engine.types.target import PRESETS
 from tests.engine.canonical import Array, assert_same_outputs, canonical, exported, operators, runtime, saved
 
@@ -414,3 +416,45 @@ def test_masks_that_something_else_reads_stay_apart(tmp_path: Path) -> None:
     weights = {"bias": normal(1, 2, 5, 5), "mask": normal(1, 3, 1, 5, 5)}
     both = HEADS_OF_WINDOWS.replace("float[6,2,5,4] y)", "float[6,2,5,4] y, float[2,3,2,5,5] m)")
     assert simplified(both, WINDOWS, tmp_path, weights).count("Reshape") == 2
+
+
+MASKED = "i = NonZero(mask) t = Transpose<perm = [1, 0]>(i)"
+
+
+@pytest.mark.parametrize(
+    ("mask", "x", "operators_left"),
+    [
+        ("bool[6]", "float[6,3]", ["Compress"]),
+        ("bool[2,3]", "float[2,3]", ["Compress", "Reshape", "Reshape"]),
+        ("bool[2,3]", "int64[2,3,4]", ["Compress", "Reshape", "Reshape"]),
+        ("float[2,3]", "float[2,3,4]", ["Cast", "Compress", "Reshape", "Reshape"]),
+        ("bool[2,3]", "float[2,4]", ["GatherND", "NonZero", "Transpose"]),
+    ],
+)
+def test_elements_under_a_mask_are_compressed(
+    mask: str, x: str, operators_left: list[str], tmp_path: Path
+) -> None:
+    kind = x.split("[")[0]
+    path = saved(f"{HEAD} g ({mask} mask, {x} x) => ({kind} y) {{ {MASKED} y = GatherND(x, t) }}", tmp_path)
+    compilation = canonical(path)
+    assert_same_outputs(path, compilation)
+    assert sorted(operators(compilation.graph)) == operators_left
+
+
+@pytest.mark.parametrize(("image", "points"), [(1, 11), (11, 1)], ids=["wide grid", "wide image"])
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_an_image_and_its_grid_get_one_type(image: int, points: int, mode: str, tmp_path: Path) -> None:
+    kinds = {1: "float", 11: "double"}
+    text = f"""{HEAD} g ({kinds[image]}[1,2,5,6] x, {kinds[points]}[1,3,4,2] grid) => ({kinds[image]}[1,2,3,4] y) {{
+        y = GridSample<mode = "{mode}">(x, grid)
+    }}"""
+    path = saved(text, tmp_path)
+    compilation = canonical(path)
+    (sampled,) = (n for n in compilation.graph if n.op_type == "GridSample")
+    assert graph.operand(sampled, 0).dtype == graph.operand(sampled, 1).dtype
+    x = RANDOM.standard_normal((1, 2, 5, 6)).astype(kinds[image].replace("float", "float32"))
+    grid = RANDOM.uniform(-1, 1, (1, 3, 4, 2)).astype(kinds[points].replace("float", "float32"))
+    expected = evaluate(load(path).model, {"x": x, "grid": grid})["y"]
+    written = load(exported(compilation.model, tmp_path)).model
+    found = evaluate(written, {"x": x, "grid": grid})["y"]
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, atol=1e-5)

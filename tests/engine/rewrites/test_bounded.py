@@ -20,7 +20,8 @@ N = 24
 # From x: float[24, 4] and m: float[24], whose positive elements choose some rows.
 CHOICE = "zero = Constant <value_float = 0.0> ()  chosen = Greater (m, zero)  "
 PLACES = (
-    CHOICE + "at = NonZero (chosen)  index = Transpose <perm = [1, 0]> (at)  rows = GatherND (x, index)  "
+    CHOICE + "at = NonZero (chosen)  index = Transpose <perm = [1, 0]> (at)  "
+    "spots = Abs (index)  rows = GatherND (x, spots)  "  # of the index itself it is a Compress
     "minus = Constant <value_ints = [-1]> ()  one = Constant <value_ints = [1]> ()  "
     "nil = Constant <value_ints = [0]> ()  two = Constant <value_ints = [2]> ()  "
 )
@@ -39,7 +40,9 @@ BODIES = {
     "elementwise": PLACES + "a = Sigmoid (rows)  b = Slice (x, nil, one)  c = Mul (a, b)  y = Add (c, rows)",
     "cast": PLACES + "a = Cast <to = 7> (rows)  b = Cast <to = 1> (a)  y = Sub (rows, b)",
     "two_axes": "zero = Constant <value_float = 0.0> ()  b = Greater (x, zero)  at = NonZero (b)  "
-    "index = Transpose <perm = [1, 0]> (at)  y = GatherND (x, index)",
+    "index = Transpose <perm = [1, 0]> (at)  spots = Abs (index)  y = GatherND (x, spots)",
+    "mask": "zero = Constant <value_float = 0.0> ()  b = Greater (x, zero)  at = NonZero (b)  "
+    "index = Transpose <perm = [1, 0]> (at)  a = GatherND (x, index)  y = Exp (a)",
     "compress": CHOICE + "a = Compress <axis = 0> (x, chosen)  y = Exp (a)",
     "compress_flat": CHOICE + "a = Compress (x, chosen)  y = Exp (a)",
     "reshape": PLACES + "s = Constant <value_ints = [-1, 2]> ()  a = Reshape (rows, s)  y = Neg (a)",

@@ -66,8 +66,18 @@ def test_integers_and_strings_are_not_invented(compilation: Compilation, complet
     with pytest.raises(InputError, match="'ids' is int32") as caught:
         drawn(compilation, dataclasses.replace(complete, ranges={}))
     assert caught.value.pointer == "/input_ranges/ids"
-    with pytest.raises(InputError, match="'s' is no tensor of numbers"):
+    with pytest.raises(InputError, match="no elements are drawn of it"):
         drawn(compilation, dataclasses.replace(complete, tensors={}))
+
+
+def test_an_input_that_a_job_cannot_draw_names_the_way_out(tmp_path: Path) -> None:
+    head = '<ir_version: 10, opset_import: ["": 21]>'
+    text = f"{head} g (string[2] s) => (string[2] y) {{ y = Identity(s) }}"
+    with pytest.raises(InputError, match=r"tensor\(string\).*--tensor s=FILE.npy"):
+        drawn(canonical(saved(text, tmp_path)), Bindings())
+    text = f"{head} g (seq(float[2]) s) => (float[n] y) {{ y = ConcatFromSequence<axis = 0>(s) }}"
+    with pytest.raises(InputError, match=r"seq\(tensor\(float\)\); .* extract the part"):
+        drawn(canonical(saved(text, tmp_path)), Bindings())
 
 
 @pytest.mark.parametrize("interval", [(3, 3), (5, 2), (0, 2**31 + 1), (-(2**40), 0)])

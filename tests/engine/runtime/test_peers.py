@@ -133,7 +133,7 @@ def test_a_predicted_job_leads_with_memory_and_says_that_it_is_predicted(
         "comparison"
     ]
     assert found["sentence"].startswith(f"{text(size(found['memory']['bytes']))} of activations, ")
-    assert "a run, predicted (this machine is not the target)" in found["lines"][1]["text"]
+    assert "a run, predicted (this machine is not the target: " in found["lines"][1]["text"]
 
 
 def test_the_high_water_is_read_from_the_log_after_the_mark() -> None:

@@ -132,3 +132,23 @@ def test_a_model_of_16_bits_may_differ_by_what_their_rounding_does_to_it(
     assert found["outputs"][0]["max_rel"] > options.tolerance
     assert found["outputs"][0]["tolerance"] == pytest.approx(2 * found["uncertainty"]["y"])
     assert found["uncertainty"]["y"] > oracle.roundoff(load(path).model)["y"]
+
+
+WRONG_CLAIM = f"""{HEAD} g (bool c, float[3,4] x) => (float[12] y) {{
+    r = If (c) <then_branch = t () => (a) {{ n = Constant<value_ints = [-1]>() a = Reshape(x, n) }},
+                else_branch = e () => (b) {{ b = Identity(x) }}>
+    y = If (c) <then_branch = t () => (float[12] d) {{ d = Neg(r) }},
+                else_branch = e () => (float[12] f) {{ f = Neg(r) }}>
+}}"""
+
+
+@pytest.mark.parametrize("rejection", [None, "not asked"], ids=["onnxruntime", "reference"])
+def test_an_original_that_claims_a_wrong_shape_is_computed(tmp_path: Path, rejection: str | None) -> None:
+    # As torch.onnx.export writes a scatter_reduce: the shape of the branch that is not taken.
+    model = load(saved(WRONG_CLAIM, tmp_path)).model
+    path = tmp_path / "converted.onnx"
+    ir.save(model, path)
+    x = np.ones((3, 4), np.float32)
+    expected, by = oracle.original(path, {"c": np.array(False), "x": x}, rejection)
+    assert by.name == ("reference" if rejection else "onnxruntime")
+    np.testing.assert_array_equal(np.asarray(expected["y"]), -x)

@@ -5,7 +5,7 @@ that is said about computed values is forgotten first: exporters and converters 
 claims, and so does an inference that knew less.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 from onnx_shape_inference import SYM_DATA_KEY as SYMBOLIC
@@ -54,11 +54,26 @@ def infer_node(node: ir.Node, opsets: Mapping[str, int]) -> None:
 
 def forget(model: ir.Model) -> None:
     """Drop what is claimed about values that a shape rule computes."""
+    for value in _computed(model):
+        value.shape = None
+        value.type = None
+
+
+def forget_shapes(model: ir.Model, keep: Iterable[ir.Value] = ()) -> None:
+    """Drop the shapes that a file claims of values that a shape rule computes, but those of `keep`.
+
+    onnxruntime without optimizations allocates outputs of nested graphs by such a claim, and fails where it
+    is wrong.
+    """
+    tensor_rules.complete()
+    for value in set(_computed(model)).difference(keep):
+        value.shape = None
+
+
+def _computed(model: ir.Model) -> Iterator[ir.Value]:
     for node in model.graph.all_nodes():
         if registry.get(node.domain, node.op_type, model.opset_imports.get(node.domain, 1)) is not None:
-            for value in node.outputs:
-                value.shape = None
-                value.type = None
+            yield from node.outputs
 
 
 def _run(model: ir.Model) -> None:

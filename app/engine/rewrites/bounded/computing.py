@@ -237,13 +237,18 @@ def nonzero(n: Nodes, node: ir.Node) -> Results:
     if of is not None:
         mask = n("And", [mask, n.mask(of.bound, of.count, len(sizes))], ir.DataType.BOOL, sizes)
     flat = n.reshaped(mask, (size,))
-    places = n(COMPRESS, [n.constant(np.arange(size)), flat], ir.DataType.INT64, (size,), DOMAIN, axis=0)
-    index = n.reshaped(places, (1, size))
+    # Vectors of 32 bits have quotients, by a division of float64.
+    narrow = len(sizes) > 1 and size < 2**31
+    kind = ir.DataType.INT32 if narrow else ir.DataType.INT64
+    all_places = n.constant(np.arange(size), kind.numpy())
+    index = n.reshaped(n(COMPRESS, [all_places, flat], kind, (size,), DOMAIN, axis=0), (1, size))
     if len(sizes) > 1:
         strides = [math.prod(sizes[a + 1 :]) for a in range(len(sizes))]
-        columns = (n.constant(np.array(numbers)[:, None]) for numbers in (strides, sizes))
-        for op, column in zip(("Div", "Mod"), columns):
-            index = n(op, [index, column], ir.DataType.INT64, (len(sizes), size))
+        for op, numbers in (("Div", strides), ("Mod", sizes)):
+            column = n.constant(np.array(numbers)[:, None], kind.numpy())
+            index = n(op, [index, column], kind, (len(sizes), size))
+    if narrow:
+        index = n("Cast", [index], ir.DataType.INT64, (len(sizes), size), to=ir.DataType.INT64)
     return [Prefix(index, 1, _holding(n, flat, size))]
 
 

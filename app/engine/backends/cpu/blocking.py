@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ TURNED_DEPTH = 256  # the same where panels of pixels go through that cache besi
 SECOND_CACHE = 512 * 1024  # byte of it, where the target tells of none
 PACKED = 80 * 1024  # byte of packed columns that stay in the second cache
 T = TypeVar("T")
-Units: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
+Units: TypeAlias = np.ndarray[Any, np.dtype[np.floating[Any]]]
 LINE = 64  # byte of a cache line
 SHARED_ROWS = 8  # of a thread at least, where threads share rows: each reads all of the second operand
 UNEVEN = 1.03  # of the least share of the busiest thread, which larger blocks are worth
@@ -121,13 +121,13 @@ class Panels:
         widths = np.minimum(first + block, self.columns) - first
         whole, rest = widths // self.width, widths % self.width
         last = np.where(rest <= self.lane, self.lane, self.width)
-        return whole * self.width + np.where(rest == 0, 0.0, last)
+        return (whole * self.width + np.where(rest == 0, 0, last)).astype(np.float64)
 
 
 def lengths(size: int, block: int, multiple: int) -> Units:
     """Extents of blocks of `size`, rounded up."""
     first = np.arange(0, size, block)
-    return -(-(np.minimum(first + block, size) - first) // multiple) * float(multiple)
+    return np.ceil((np.minimum(first + block, size) - first) / multiple) * multiple
 
 
 def first_even(cuts: Sequence[T], shares: Sequence[float]) -> T:

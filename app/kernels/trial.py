@@ -132,8 +132,8 @@ def _gemm(shape: tuple[int, ...], _option: str) -> Trial:
     columns, sums = 4 * width, block * 4 * width
     sizes = gemm.GemmSizes(
         m=m, n=n, k=k, a_row=k, a_k=1, b_packed=True, b_row=n, b_column=1, rows_step=0, residual_row=0,
-        block_m=block, block_n=columns, block_k=min(BLOCK, k), packed_row=columns, sums_size=sums,
-        spare_size=spare, work_step=sums + spare, flags=0,
+        by_rows=False, block_m=block, block_n=columns, block_k=min(BLOCK, k), packed_row=columns,
+        sums_size=sums, spare_size=spare, work_step=sums + spare, flags=0,
     )  # fmt: skip
     floats = (a, packed, y, nothing, nothing, nothing, np.array([1, 1, 0, 0], np.float32))
     return Trial(

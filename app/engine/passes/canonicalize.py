@@ -97,8 +97,7 @@ def reduce(
         round_ = rewrite(model.graph, rows) + cse.merge(model.graph)
         applied += round_
         if typed and not round_:
-            before, copied = copied, transpose_sinking.nbytes(model)
-            moved = transpose_sinking.move(model) if copied < before else Counter()
+            moved, copied = transpose_sinking.move(model, copied)
             if not moved:
                 break
             applied += moved

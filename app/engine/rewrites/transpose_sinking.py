@@ -12,7 +12,10 @@ the discussion in apache/tvm issue 3670; the cut is Kolmogorov and Zabih, 2004.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -29,26 +32,69 @@ from app.engine.rewrites.axis_permutation import (
     permuted_shape,
 )
 
+T = TypeVar("T")
 OPSET = 18  # axes of reductions are inputs, Split has no attribute for its parts
 
 PERMUTED, ORIGINAL = "permuted", "original"  # source and sink of the network
 FORTH, BACK, OTHER = "forth", "back", "other"  # what a Transpose does
 
 
-def move(model: ir.Model) -> Counter[str]:
-    """Move transposes of all graphs to where they cost least; how many operators were permuted.
+@dataclass(slots=True)
+class Decisions:
+    """Decisions that depend on shapes, in the order in which one canonicalization took them.
+
+    The same model of other shapes repeats them, so that its canonical graph is the same: all of a region of
+    shapes has one program then. Where its graph is another one, it decides for itself.
+
+    Attributes:
+        taken: what each was about, and what was decided.
+        records: whether the decisions of this model are kept.
+        count: of those that it has repeated.
+    """
+
+    taken: list[tuple[object, object]] = field(default_factory=list)
+    records: bool = True
+    count: int = 0
+
+    def take(self, about: object, decide: Callable[[], T]) -> T:
+        """The next decision, which `decide` takes where none is to be repeated."""
+        if not self.records and self.count < len(self.taken) and self.taken[self.count][0] == about:
+            self.count += 1
+            return cast(T, self.taken[self.count - 1][1])
+        decided = decide()
+        if self.records:
+            self.taken.append((about, decided))
+        return decided
+
+    def again(self) -> "Decisions":
+        """The same for the next model; the first one takes them."""
+        return Decisions(self.taken, not self.taken)
+
+
+def move(model: ir.Model, before: float) -> tuple[Counter[str], int]:
+    """Move transposes of all graphs to where they cost least.
+
+    Nothing moves where transposes copy no fewer bytes than `before`, when they last were moved.
+    `Decisions` under their name in the metadata of the model are repeated.
 
     Shapes and types of the graph must be inferred; those of new values are set.
+
+    Returns:
+        How many operators were permuted, and the bytes that transposes copied, see `nbytes`.
     """
     applied: Counter[str] = Counter()
-    if model.opset_imports.get("", 0) < OPSET:
-        return applied
+    decisions, copied = model.meta.get(Decisions.__name__, Decisions()), nbytes(model)
+    if not decisions.take("move", lambda: copied < before) or model.opset_imports.get("", 0) < OPSET:
+        return applied, copied
     for inner in (model.graph, *_nested(model.graph)):
         for perm in _permutations(inner):
-            chosen = _worth_permuting(inner, perm)
+            region = _region(inner, perm)
+            about = perm, tuple(node.name for node in region)
+            places = decisions.take(about, partial(_worth_permuting, inner, perm, region))
+            chosen = {node: how for i, (node, how) in enumerate(region.items()) if i in places}
             if chosen:
                 applied += rewrite(model.graph, (_permute(chosen, perm), *ROWS))
-    return applied
+    return applied, copied
 
 
 def nbytes(model: ir.Model) -> int:
@@ -114,16 +160,15 @@ def _is_border(value: ir.Value | None) -> bool:
     return value is not None and (value.is_graph_input() or value.is_graph_output())
 
 
-def _worth_permuting(inner: ir.Graph, perm: Perm) -> dict[ir.Node, Permuted]:
-    """The nodes that compute on permuted axes in the best labelling."""
-    region = _region(inner, perm)
+def _worth_permuting(inner: ir.Graph, perm: Perm, region: Mapping[ir.Node, Permuted]) -> frozenset[int]:
+    """Places in the region of the nodes that compute on permuted axes in the best labelling."""
     if not region:
-        return {}
+        return frozenset()
     network = Network()
     for value in _touched(region):
         _conversion(network, value, region, perm, inner)
     side = network.source_side(PERMUTED, ORIGINAL)
-    return {node: found for node, found in region.items() if node in side}
+    return frozenset(i for i, node in enumerate(region) if node in side)
 
 
 def _region(inner: ir.Graph, perm: Perm) -> dict[ir.Node, Permuted]:

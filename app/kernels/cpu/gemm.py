@@ -203,6 +203,7 @@ class GemmSizes(SizeTable):
     b_column: int
     rows_step: int
     residual_row: int
+    by_rows: int  # blocks of the same rows follow one another, else those of the same columns
     block_m: int
     block_n: int
     block_k: int
@@ -304,8 +305,9 @@ def kernel(a, b, y, row_bias, column_bias, residual, scalars, offsets, sizes, wo
     spare = at(mine, sums_size)
     panels = at(spare, spare_size)
     for unit in range(begin, end):
-        i = unit % blocks_m * block_m
-        j = unit // blocks_m % blocks_n * block_n
+        i, j = unit % blocks_m * block_m, unit // blocks_m % blocks_n * block_n
+        if by_rows:
+            i, j = unit // blocks_n % blocks_m * block_m, unit % blocks_n * block_n
         batch = unit // (blocks_m * blocks_n)
         rows, width = min(block_m, m - i), min(block_n, n - j)
         first = at(a, offsets[3 * batch] + i * a_row)
@@ -358,7 +360,7 @@ def emit(
     a: m rows, `a_row` and `a_k` apart; b: constant panels when b_packed, else element (k, n) at
     k * b_row + n * b_column; y: [batches, m, n]; row_bias, column_bias, residual, scalars: see
     `generator.tile`; sizes: GemmSizes; work: per thread; then the operands of the recipe.
-    Units are blocks of m (fastest), n and batch.
+    Units are blocks of m (fastest; with `by_rows` second), n and batch.
 
     Args:
         dtype: T; of what a and b hold and k counts (`tiles.FLOAT_PAIRS`, `tiles.FIXED_POINT`) where T is

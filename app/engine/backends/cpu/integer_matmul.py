@@ -79,9 +79,8 @@ def product_call(of: Product, finish: Finish, form: Form, context: PlanningConte
     width = tiles.columns_of(PAIRS, lanes, shapes)
     m, n, k, offsets = of.m, of.n, of.k, of.offsets
     block_m = blocking.balanced(m, ROWS, shapes[lanes][0])
-    block_n = blocking.balanced(n, PANELS * width, width)
-    while block_n > width and len(offsets) * -(-m // block_m) * -(-n // block_n) < 4 * context.threads:
-        block_n -= width
+    panels = blocking.Panels(n, width, width)
+    block_n = panels.block(PANELS, context.threads, blocking.lengths(m, block_m, 1), len(offsets))
     multiple = tiles.TILE if form.tiled else 1
     block_k = max(k, 1) if m <= shapes[lanes][0] else blocking.balanced(k, DEPTH, multiple)
     sums = block_m * block_n if k > block_k or finish.recipe or of.lacks.size > 1 else 0

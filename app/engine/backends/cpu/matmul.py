@@ -127,6 +127,7 @@ class Tiling:
         dtype: of the elements that tiles multiply, see `tiles`.
         shapes: of the tiles, by lanes.
         m, n, k: sizes of blocks, in elements.
+        by_rows: whether blocks of the same rows follow one another, rather than those of the same columns.
         packed: whether panels of the second operand are packed offline.
     """
 
@@ -137,6 +138,7 @@ class Tiling:
     n: int
     k: int
     packed: bool
+    by_rows: bool = False
 
     @property
     def width(self) -> int:
@@ -153,17 +155,23 @@ def tiling(product: Product, dtype: str, context: PlanningContext, *, packed: bo
     """How a product is cut."""
     lanes = context.target.vector_lanes
     shapes = _shapes(product.n, dtype, lanes)
-    width = tiles.columns_of(dtype, lanes, shapes)
     depth = blocking.depth(product.k, np.dtype(tiles.element(dtype)).itemsize, DEPTH)
     if dtype == tiles.SCALED_PAIRS:
         depth = blocking.balanced(product.k, tiles.SCALED_STEPS, 1)
     elif packed and (product.m <= shapes[lanes][0] or dtype in tiles.WHOLE):
         depth = max(product.k, 1)  # nothing of b is read twice, or from the second cache: it streams
-    m = blocking.balanced(product.m, BLOCK_ROWS, shapes[lanes][0])
-    n = blocking.balanced(product.n, BLOCK_PANELS * width, width)
-    while n > width and len(product.offsets) * -(-product.m // m) * -(-product.n // n) < 4 * context.threads:
-        n -= width
-    return Tiling(dtype, lanes, shapes, m, n, depth, packed)
+    panels = panels_of(product.n, dtype, lanes, shapes)
+    apart = packed and len(product.offsets) == 1
+    m, n, by_rows = panels.shared(
+        product.m, shapes[lanes][:2], (BLOCK_ROWS, BLOCK_PANELS), context.threads, len(product.offsets), apart
+    )
+    return Tiling(dtype, lanes, shapes, m, n, depth, packed, by_rows)
+
+
+def panels_of(columns: int, dtype: str, lanes: int, shapes: tiles.Shapes) -> blocking.Panels:
+    """The panels of so many columns for tiles of these shapes."""
+    lane = tiles.lanes_of(dtype, lanes)
+    return blocking.Panels(columns, tiles.columns_of(dtype, lanes, shapes), lane)
 
 
 def _shapes(columns: int, dtype: str, lanes: int) -> tiles.Shapes:
@@ -376,6 +384,7 @@ def _sizes(
         k=product.k,
         **dict(zip(("a_row", "a_k"), product.a_strides)),
         b_packed=tiling.packed,
+        by_rows=tiling.by_rows,
         **dict(zip(("b_row", "b_column"), product.b_strides)),
         rows_step=added.rows_step,
         residual_row=added.residual_row,
@@ -391,9 +400,8 @@ def _sizes(
 def _columns_static(columns: int, tiling: Tiling) -> tuple[int, int]:
     """Vectors of a panel, and the number of columns where they do not fill a vector, else 0."""
     dtype, lanes = tiling.dtype, tiling.lanes
-    if dtype in tiles.WHOLE:
-        return tiling.shapes[lanes][2], 0
-    return tiles.vectors_for(columns, dtype, lanes), columns if columns < tiles.lanes_of(dtype, lanes) else 0
+    part = dtype not in tiles.WHOLE and columns < tiles.lanes_of(dtype, lanes)
+    return tiling.shapes[lanes][2], columns if part else 0
 
 
 def predicted(group: Group, context: PlanningContext) -> float:

@@ -61,13 +61,15 @@ def _chunks(window: conv_geometry.Window, line: int, shift: int) -> list[tuple[i
 class Cut:
     """Rows of a convolution as the kernel sees them, and how many of them are a strip.
 
-    A `flat` convolution reads its input pixel by pixel; a row is a run of them.
+    A `flat` convolution reads its input pixel by pixel; a row is a run of them. A unit computes `part` of the
+    output channels of a group.
     """
 
     flat: bool
     rows: int
     columns: int
     strip_rows: int
+    part: int
 
     @property
     def strips(self) -> int:
@@ -75,25 +77,69 @@ class Cut:
         return -(-self.rows // self.strip_rows)
 
 
-def _cut(shape: nchwc_geometry.Geometry, context: PlanningContext) -> Cut:
-    """Strips whose input fits the second cache, and as many as threads share evenly."""
+def cut_of(group: Group, context: PlanningContext) -> Cut:
+    """Strips whose input fits the second cache, and as many as threads share evenly.
+
+    Of a flat convolution the runs are shorter, and channels are parts, where strips are too few for that.
+    """
+    shape = nchwc_geometry.geometry(group, 1)
     window = shape.window
-    channels = window.groups * window.channels
     flat = shape.columns == 1 and window.taps == 1 and shape.rows == window.pixels and not shape.copied
-    columns = min(RUN, window.pixels) if flat else shape.columns
-    rows = -(-window.pixels // columns) if flat else shape.rows
+    cuts = [
+        Cut(flat, rows, columns, _strip_rows(shape, flat, rows, columns, context), part)
+        for columns in (_runs(window.pixels, context) if flat else [shape.columns])
+        for rows in [-(-window.pixels // columns) if flat else shape.rows]
+        for part in _parts(window.outputs, context)
+    ]
+    shares = [blocking.busiest(units_of(cut, window, context), context.threads) for cut in cuts]
+    return blocking.first_even(cuts, shares)
+
+
+def _runs(pixels: int, context: PlanningContext) -> list[int]:
+    """Pixels of runs, the longest first: whole tiles where threads share them."""
+    rows, longest = tiles.WIDE[context.target.vector_lanes][0], min(RUN, pixels)
+    shorter = (blocking.balanced(pixels, -(-pixels // n), rows) for n in _shares(context))
+    return list(dict.fromkeys((longest, *(n for n in shorter if n < longest))))
+
+
+def _parts(outputs: int, context: PlanningContext) -> list[int]:
+    """Channels of parts, the most first: whole panels where threads share them."""
+    width = tiles.columns_of("float32", context.target.vector_lanes, tiles.WIDE)
+    fewer = (blocking.balanced(outputs, -(-outputs // n), width) for n in _shares(context))
+    return list(dict.fromkeys((outputs, *(n for n in fewer if n < outputs))))
+
+
+def _shares(context: PlanningContext) -> range:
+    """Numbers of pieces among which the threads may find even shares."""
+    return range(2, 4 * context.threads + 1 if context.threads > 1 else 2)
+
+
+def _strip_rows(
+    shape: nchwc_geometry.Geometry, flat: bool, rows: int, columns: int, context: PlanningContext
+) -> int:
+    """Rows of a strip: its input fits the second cache, and there are four strips a thread if possible."""
+    window, threads = shape.window, context.threads
     lines_of = (lambda n: n) if flat else shape.lines
+    line = window.groups * window.channels * (columns if flat else shape.line)
+    fits = nchwc_conv.INPUTS // 4 // max(line, 1)
     strip_rows = rows
-    fits = nchwc_conv.INPUTS // 4 // max(channels * (columns if flat else shape.line), 1)
     while strip_rows > 1 and (
         lines_of(strip_rows) > fits
-        or (
-            context.threads > 1
-            and window.batch * window.groups * -(-rows // strip_rows) < 4 * context.threads
-        )
+        or (threads > 1 and window.batch * window.groups * -(-rows // strip_rows) < 4 * threads)
     ):
         strip_rows = -(-strip_rows // 2)
-    return Cut(flat, rows, columns, strip_rows)
+    return strip_rows
+
+
+def units_of(cut: Cut, window: conv_geometry.Window, context: PlanningContext) -> blocking.Units:
+    """Work of the units of a cut in order, in pixels times channels: whole tiles and panels."""
+    small, vectors = tiles.WIDE[context.target.vector_lanes][1:3]
+    lane = context.target.vector_lanes
+    ends = np.minimum(np.arange(1, cut.rows + 1) * cut.columns, window.pixels)
+    pixels = np.concatenate([[0], np.cumsum(-(-np.diff(ends, prepend=0) // small) * small)])
+    strips = np.diff(pixels[np.arange(cut.strips + 1) * cut.rows // cut.strips])
+    parts = blocking.Panels(window.outputs, vectors * lane, lane).widths(cut.part)
+    return np.tile(np.outer(strips, np.tile(parts, window.groups)).reshape(-1), window.batch)
 
 
 def _packed(weights: ir.Value, window: conv_geometry.Window, lanes: int) -> Constant:
@@ -141,7 +187,7 @@ def _sizes(
         lines=lines,
         groups=window.groups,
         outputs=window.outputs,
-        part=window.outputs,
+        part=cut.part,
         depth=window.depth,
         chunk_count=chunk_count,
         strip_size=strip,
@@ -155,7 +201,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     lanes = context.target.vector_lanes
     shape = nchwc_geometry.geometry(group, 1)
     window, ends = shape.window, nchwc.ends(group, context, LAST)
-    cut = _cut(shape, context)
+    cut = cut_of(group, context)
     chunks = _chunks(window, shape.line, shape.top * shape.line + shape.left)
     sizes = _sizes(shape, cut, len(chunks), ends.flags, lanes)
     weights = _packed(graph.operand(group.anchor, 1), window, lanes)
@@ -167,7 +213,7 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
         ("float32*", Workspace(sizes.work_step * 4, per_thread=True)),
         *ends.operands,
     )
-    units = window.batch * window.groups * cut.strips
+    units = window.batch * window.groups * cut.strips * -(-window.outputs // cut.part)
     return (typed_call("app.kernels.cpu.nhwc_conv:emit", operands, units, ("float32", lanes, *ends.static)),)
 
 
@@ -180,6 +226,8 @@ def _cost(group: Group, context: PlanningContext) -> float:
     wasted *= 1.0 + 12.0 / (len(window.offsets[2]) * window.channels)
     run = window.pixels if window.taps == 1 else window.out[2]
     wasted *= -(-run // 4) * 4 / run * (1.0 + 4.0 / run)
+    units = units_of(cut_of(group, context), window, context)
+    wasted *= blocking.busiest(units, context.threads) * context.threads / units.sum()
     return group_roofline(group, context, flops(group) * wasted, 0.95)
 
 

@@ -120,8 +120,7 @@ def _lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
         ("int64*", strip.cursors),
     )
     after: Operands = (("float32*", strip.memory), *in_places(epilogue.arguments, strip))
-    vectors = tiles.vectors_for(product.n, "float32", tiling.lanes)
-    static = (tiling.lanes, *epilogue.static, vectors)
+    static = (tiling.lanes, *epilogue.static, tiling.shapes[tiling.lanes][2])
     units = -(-product.n // sizes.block_n)
 
     def of(rows: int) -> KernelCall:

@@ -79,9 +79,8 @@ def _lower(group: Group, context: PlanningContext) -> tuple[KernelCall, ...]:
     h, k, columns, odd = product.m // 2, product.k // 2, product.n // 2, product.m % 2
     block_k = blocking.depth(k, 4, DEPTH)
     block_m = blocking.balanced(h, BLOCK_ROWS, tile_rows)
-    block_n = blocking.balanced(columns, BLOCK_PANELS * width, width)
-    while block_n > width and -(-h // block_m) * -(-columns // block_n) < 4 * context.threads:
-        block_n -= width
+    panels = matmul.panels_of(columns, "float32", lanes, tiles.WIDE)
+    block_n = panels.block(BLOCK_PANELS, context.threads, blocking.lengths(h, block_m, 1))
     spare = tiles.spare("float32", lanes, tiles.WIDE)
     work = strassen.BUFFERS * block_m * block_n + spare
     array = graph.array(product.b)

@@ -13,6 +13,7 @@ from app.engine.planning.regions.bounded_outputs import BoundedOutput, with_whol
 from app.engine.planning.regions.extents import extents
 from app.engine.planning.regions.pieces import PointPlan, RegionPlan, RegionPlanner
 from app.engine.planning.regions.sized_graph import with_constants_apart
+from app.engine.rewrites.transpose_sinking import Decisions
 from app.engine.types.errors import EngineError, RegionError
 from app.engine.types.options import Bindings, Options
 from app.engine.types.regions.region import Point
@@ -44,20 +45,20 @@ def region_of_model(
     rewrites = (dataclasses.replace(r, for_libraries=False) for r in registry.rewrites if not r.by_extents)
     registry = dataclasses.replace(registry, rewrites=tuple(rewrites))
     outputs: dict[str, BoundedOutput] = {}
+    decisions = Decisions()  # of the largest shape, which is the first sample
 
     def canonical(point: Point) -> Compilation:
-        at = dataclasses.replace(
-            bindings, shapes={**bindings.shapes, **region.shapes(point)}, region=None, pieces=()
-        )
+        shapes = {**bindings.shapes, **region.shapes(point)}
+        at = dataclasses.replace(bindings, shapes=shapes, region=None, pieces=())
         copy = dataclasses.replace(loaded, model=loaded.model.clone())
+        copy.model.meta[Decisions.__name__] = decisions.again()
         try:
             made = session.canonical(expanded(copy, at), target, options, at, registry)
             outputs.update(with_wholes(made.graph))
         except EngineError as error:
             if point == region.largest:
                 raise
-            told = ", ".join(f"{name}={size}" for name, size in point.items())
-            raise RegionError(f"at {told}: {error.message}", pointer=error.pointer) from error
+            raise RegionError(f"at {_told(point)}: {error.message}", pointer=error.pointer) from error
         return made
 
     found = extents(region, lambda point: canonical(point).model)
@@ -79,3 +80,7 @@ def region_of_model(
     )
     planned = planner.given(bindings.pieces) if bindings.pieces else planner.plan()
     return dataclasses.replace(planned, outputs=outputs)
+
+
+def _told(point: Point) -> str:
+    return ", ".join(f"{name}={size}" for name, size in point.items())

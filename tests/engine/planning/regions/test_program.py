@@ -229,3 +229,18 @@ def test_indices_that_a_graph_computes_from_the_shape_are_those_of_every_point(
         x = rng.standard_normal((point["n"], point["l"])).astype(np.float32)
         with closing(Executor(program.at(point), compiler, poison=True)) as executor:
             np.testing.assert_array_equal(executor.run({"x": x})["y"], x[:, None, :])
+
+
+def test_transposes_lie_at_the_same_places_at_every_shape(tmp_path: Path, compiler: Compiler) -> None:
+    """Ahead of the sum a transpose copies 8 x 64 elements, behind it 8 x 2 for each of the symbol."""
+    found = Network("float[l,1,1] x", {"x": ["l<=100", 1, 1]}, outputs=["v5"])
+    rng = np.random.default_rng(3)
+    column, row = found.weight(1, 8, 1, rng=rng), found.weight(1, 1, 64, rng=rng)
+    every, begin, end, axis = (found.constant(np.array(n)) for n in ([0, 1, 2], [0], [2], [1]))
+    found.add(f"ReduceSum(x, {every})")
+    found.add(f"Mul(v0, {row})")
+    found.add(f"MatMul({column}, v1)")
+    found.add("Transpose<perm = [0, 2, 1]>(v2)")
+    found.add("Add(v3, x)")
+    found.add(f"Slice(v4, {begin}, {end}, {axis})")
+    check(found, tmp_path, 3, compiler)

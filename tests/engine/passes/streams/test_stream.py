@@ -23,6 +23,9 @@ from tests.engine.passes.streams.chains import Network, Plans, random_decoder, r
 from tests.engine.passes.streams.forgetting import run_forgetting
 from tests.harness import Array, assert_close
 
+NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+RESIZED = [NEAREST, 'mode = "nearest"', 'mode = "linear"', 'mode = "cubic"', 'mode = "linear", antialias = 1']
+
 
 def target_of(lanes: int) -> Target:
     """This machine with vectors of so many lanes; LLVM splits those that are too wide."""
@@ -91,6 +94,50 @@ def test_a_sum_with_a_transposed_convolution_in_strips(tmp_path: Path, compiler:
     net.apply("HardSwish({})")
     program = check(net, 2, tmp_path, 16, compiler)
     replayed(stream_of(program))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("attributes", RESIZED)
+@pytest.mark.parametrize(
+    ("size", "rows"), [((14, 18), 1), ((14, 18), 3), ((10, 12), 2), ((7, 20), 1), ((3, 4), 1)]
+)
+def test_images_are_resized_in_strips(
+    size: tuple[int, int],
+    rows: int,
+    attributes: str,
+    lanes: int,
+    threads: int,
+    tmp_path: Path,
+    compiler: Compiler,
+) -> None:
+    net = Network((16, 7, 9), seed=rows)
+    net.conv(24, 3)
+    net.resized(*size, attributes)
+    net.conv(16, 3)
+    program = check(net, rows, tmp_path, lanes, compiler, threads=threads)
+    replayed(stream_of(program))
+    names = [part.choice.implementation.name for part in stream_of(program).group.parts]
+    assert any(name.startswith("resize.blocked") for name in names)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_sum_with_a_resized_image_in_strips(
+    rows: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    net = Network((16, 7, 9), seed=6)
+    net.conv(24, 3)
+    net.transposed(24, 2, 2)
+    plain = net.last
+    net.conv(24, 3, 2)
+    net.resized(14, 18, NEAREST)
+    net.apply(f"Add({plain}, {{}})")
+    net.conv(16, 3)
+    program = check(net, rows, tmp_path, 16, compiler, threads=threads)
+    replayed(stream_of(program))
+    (part,) = (p for p in stream_of(program).group.parts if p.group.op == "Resize")
+    assert len(part.group.nodes) == 2
 
 
 @pytest.mark.parametrize("threads", [1, 2])

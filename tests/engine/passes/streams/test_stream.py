@@ -206,6 +206,21 @@ def test_a_bottleneck_with_a_residual_sum(rows: int, tmp_path: Path, compiler: C
     check(net, rows, tmp_path, 16, compiler)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_rows_of_the_blocks_of_a_chunk_are_copied(
+    lanes: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    net = Network((100, 11, 9), seed=8)
+    net.conv(100, 3)  # whole blocks in several chunks, and a tail
+    net.apply("HardSwish({})")
+    net.conv(48, 5, 2)
+    program = check(net, 2, tmp_path, lanes, compiler, threads=threads)
+    replayed(stream_of(program))
+    first = stream_of(program).group.memory.schedule.segment.operators[0]
+    assert first.scratch < threads * 4 * 4 * 11 * 104 / 2  # of rows with their padding
+
+
 def check_written_over(net: Network, plans: Plans, program: Program, compiler: Compiler) -> Step:
     """The stream of a program, whose first input and its result share bytes; outputs are those without it."""
     (stream,) = (s for s in program.steps if isinstance(s.group, StreamGroup))

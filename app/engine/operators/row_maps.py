@@ -19,6 +19,7 @@ from app.engine.core.registry import Registry
 from app.engine.memory.rows.geometry import ROW, RowMap, every, only
 from app.engine.operators.axes import reduced_axes
 from app.engine.operators.conv_geometry import of_conv, of_conv_transpose
+from app.engine.operators.operands import data
 from app.engine.operators.pool_geometry import windows
 from app.engine.operators.resize_geometry import nearest_indices, resized_axes, taps_along
 
@@ -215,7 +216,13 @@ def _pool(node: ir.Node, rows: int, target: int) -> Found:
     return _windows(rows, target, own.strides[1], taps)
 
 
-def _resize(node: ir.Node, rows: int, target: int) -> Found:
+def resized_rows(node: ir.Node) -> RowMap:
+    """The rows of an image that each row of a resized one reads."""
+    rows, target = rows_of(data(node)), rows_of(node.outputs[0])
+    return _fitted(_resize(node, rows, target), rows)
+
+
+def _resize(node: ir.Node, rows: int, target: int) -> Rows:
     axis = resized_axes(node)[AXIS]
     if graph.attribute(node, "mode", "nearest") == "nearest":
         index = nearest_indices(node)[AXIS]

@@ -331,6 +331,35 @@ def scale_output_channels(w: Array, s: Array, convolution: ir.Node) -> Array:
     return (grouped * factors).reshape(w.shape).astype(w.dtype)
 
 
+def average_before_convolution(node: ir.Node) -> Replacement | None:
+    """The mean over all pixels of W x + b is W times that of x, plus b, for a window of one pixel.
+
+    As by squeeze-and-excite after a convolution: what scales its result does not wait for it. The mean is
+    taken of as many channels or fewer, unless nothing else reads the result.
+    """
+    value = graph.operand(node, 0)
+    convolution, shape = value.producer(), graph.shape(value)
+    if convolution is None or convolution.op_type != "Conv" or not _is_convolution(value) or shape is None:
+        return None
+    x, weight = graph.operand(convolution, 0), graph.shape(graph.operand(convolution, 1))
+    if x.dtype not in FLOATS or x.shape is None or weight is None or any(d != 1 for d in weight[2:]):
+        return None
+    moved = [
+        graph.attribute(convolution, name, default) for name, default in (("strides", [1]), ("pads", [0]))
+    ]
+    if any(s != 1 for s in moved[0]) or any(p != 0 for p in moved[1]) or reaches_step(node.outputs[0]):
+        return None
+    channels = weight[1] * graph.attribute(convolution, "group", 1)
+    if channels > weight[0] and sole_reader(value) is None:
+        return None
+    mean = value_like(x, f"{node.outputs[0].name}.before")
+    mean.shape = ir.Shape([*x.shape[:2], *(1 for _ in x.shape[2:])])
+    pooled = ir.Node("", node.op_type, [x], outputs=[mean])
+    attributes = [a for name, a in convolution.attributes.items() if name != "auto_pad"]
+    new = ir.Node("", "Conv", [mean, *convolution.inputs[1:]], attributes)
+    return Replacement(new.outputs, [pooled, new])
+
+
 def split_normalization(node: ir.Node) -> Replacement | None:
     """BatchNormalization(x) = x s + t where no convolution can take s and t."""
     constants = normalization_constants(node)
@@ -477,5 +506,6 @@ ROWS = (
     ),
     RewriteRule(normalize_in_convolution, ("BatchNormalization",), nested=False),
     RewriteRule(affine_in_convolution, ("Mul", "Add", "Sub"), nested=False),
+    RewriteRule(average_before_convolution, ("GlobalAveragePool",), nested=False),
     RewriteRule(split_normalization, ("BatchNormalization",), nested=False),
 )

@@ -73,19 +73,22 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
         pixel, next_pixel = count * columns * begin // shares, count * columns * end // shares
         n, row = next_pixel - pixel, pixel // columns
         for group in range(groups if n else 0):
-            source, step = at(x, group * x_image + x_slot * w * x_lanes), x_block
-            if copied:
-                step = lines * line * x_lanes
-                above = row * stride
-                fill(at(x, group * x_image), x_block, x_lanes, x_blocks, x_ring, x_origin,
-                     first * stride - top + above, (next_pixel - 1) // columns * stride - above + reach,
-                     lines, h, w, left, line, at(strip, above * line * x_lanes))
-                source = strip
             chunks = max((blocks + chunk - 1) // chunk, 1)
             for c in range(chunks):
                 begin_block = c * chunk
                 last_chunk = c == chunks - 1
                 size = blocks - begin_block if last_chunk else chunk
+                source, step = at(x, group * x_image + begin_block * x_block), x_block
+                if copied:
+                    step = lines * line * x_lanes
+                    above = row * stride
+                    fill(source, x_block, x_lanes, x_blocks - begin_block if last_chunk else chunk, x_ring,
+                         x_origin, first * stride - top + above,
+                         (next_pixel - 1) // columns * stride - above + reach, lines, h, w, left, line,
+                         at(strip, above * line * x_lanes))
+                    source = strip
+                else:
+                    source = at(source, x_slot * w * x_lanes)
                 now = flags & (COLUMN_BIAS | RESIDUAL) if c == 0 else ACCUMULATE
                 block = 0
                 while block < out_blocks:
@@ -113,10 +116,9 @@ def kernel(x, weights, y, bias, residual, scalars, pixels, taps, sizes, rings, c
 
 _CALL = """\
                     {keyword} wide == {columns}:
-                        product{columns}(at(source, begin_block * step), at(pixels, pixel), n, taps,
-                                 tap_count, size, step, tail if last_chunk else 0, at(weights, panel * LANES),
-                                 following * LANES, at(y, place), LANES, plane_size,
-                                 at(bias, plane * LANES), add, scalars,
+                        product{columns}(source, at(pixels, pixel), n, taps, tap_count, size, step,
+                                 tail if last_chunk else 0, at(weights, panel * LANES), following * LANES,
+                                 at(y, place), LANES, plane_size, at(bias, plane * LANES), add, scalars,
                                  now | (flags & CLAMP if last_chunk else 0))
 """
 
@@ -142,10 +144,9 @@ def emit(
 
     x: float32[groups, blocks, x_ring, w, lanes], or planes; y: float32[groups, out_blocks, y_ring, columns,
     lanes]; residual: the same with r_ring rows; rings: RingSizes; cursors: int64[operators], the next rows;
-    most: rows of the call;
-    work: per thread, the rows that are read with their padding, if they are copied, then the buffer of the
-    recipe. The other arguments are those of `nchwc_conv.emit`, for an image alone. Units are shares of the
-    pixels.
+    most: rows of the call; work: per thread, the rows that are read with their padding, if they are copied,
+    of the blocks of a chunk, then the buffer of the recipe. The other arguments are those of
+    `nchwc_conv.emit`, for an image alone. Units are shares of the pixels.
 
     Args:
         lanes: channels of a block of the output.

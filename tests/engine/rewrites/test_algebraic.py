@@ -458,3 +458,46 @@ def test_an_image_and_its_grid_get_one_type(image: int, points: int, mode: str, 
     written = load(exported(compilation.model, tmp_path)).model
     found = evaluate(written, {"x": x, "grid": grid})["y"]
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, atol=1e-5)
+
+
+EXCITED = "p = GlobalAveragePool(c) g = Sigmoid(p) y = Mul(c, g)"
+
+
+@pytest.mark.parametrize("batch", ["2", "N"])
+@pytest.mark.parametrize(
+    ("channels", "body"),
+    [
+        ((6, 4), f"c = Conv<kernel_shape = [1, 1]>(x, w, b) {EXCITED}"),
+        ((6, 2), f"c = Conv<group = 2>(x, w, b) {EXCITED}"),
+        ((2, 4), "c = Conv(x, w) y = GlobalAveragePool(c)"),
+    ],
+)
+def test_the_mean_of_a_pointwise_convolution_is_taken_before_it(
+    channels: tuple[int, int], body: str, batch: str, tmp_path: Path
+) -> None:
+    weights = {"w": normal(*channels, 1, 1), "b": normal(channels[0])}
+    path = saved(f"{HEAD} g (float[{batch},4,5,3] x) => (y) {{ {body} }}", tmp_path, weights)
+    compilation = canonical(path, shapes={"x": (2, 4, 5, 3)})
+    assert_same_outputs(path, compilation)
+    (pool,) = (n for n in compilation.graph if n.op_type == "GlobalAveragePool")
+    assert pool.inputs[0] is compilation.graph.inputs[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"c = Conv(x, wide) {EXCITED}",
+        f"c = Conv<strides = [2, 2]>(x, w) {EXCITED}",
+        f"c = Conv<pads = [0, 1, 0, 0]>(x, w) {EXCITED}",
+        f"c = Conv(x, few) {EXCITED}",
+        "c = Conv(x, w) p = GlobalAveragePool(c) g = Round(p) y = Mul(c, g)",
+        f"d = Conv(x, w) c = Relu(d) {EXCITED}",
+    ],
+)
+def test_other_means_are_taken_where_they_are(body: str, tmp_path: Path) -> None:
+    weights = {"w": normal(6, 4, 1, 1), "wide": normal(6, 4, 1, 3), "few": normal(3, 4, 1, 1)}
+    path = saved(f"{HEAD} g (float[2,4,5,3] x) => (y) {{ {body} }}", tmp_path, weights)
+    compilation = canonical(path)
+    assert_same_outputs(path, compilation)
+    (pool,) = (n for n in compilation.graph if n.op_type == "GlobalAveragePool")
+    assert pool.inputs[0] is not compilation.graph.inputs[0]

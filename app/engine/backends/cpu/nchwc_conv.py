@@ -180,9 +180,13 @@ F = TypeVar("F", bound=Form)
 
 
 def sizes_of(
-    form: Form, group: Group, shape: Geometry, parts: Cut, ends: nchwc.Ends, lanes: int, tap_count: int
-) -> NchwcConvSizes:
-    """Sizes of a convolution; the workspace of a thread holds a copied strip and the recipe's buffer."""
+    form: Form, group: Group, shape: Geometry, parts: Cut, ends: nchwc.Ends, lanes: int, tap_count: int,
+    held: int = 0,
+) -> NchwcConvSizes:  # fmt: skip
+    """Sizes of a convolution; the workspace of a thread holds a copied strip and the recipe's buffer.
+
+    The strip holds so many blocks at a time, or planes; all of them for 0.
+    """
     window = shape.window
     # Of the input as it lies in memory, whose blocks hold channels and not pairs of them.
     source_lanes, channels = 1 if form.plain_input else lanes, conv_geometry.of_conv(group).channels
@@ -190,6 +194,7 @@ def sizes_of(
     planes = shape.x_lanes == 1
     tail = len(shape.along) if shape.side_by_side else 1 if planes else window.channels % shape.x_lanes
     strip = shape.strip(parts.rows) if shape.copied else 0
+    strip = strip // shape.blocks * held if held else strip
     strip += -strip % (blocking.LINE // 4)
     work = strip + ends.buffer
     work += -work % (blocking.LINE // 4) + (FACTORS if form.scaled else 0)
@@ -197,7 +202,7 @@ def sizes_of(
         groups=window.groups,
         x_image=-(-channels // source_lanes) * x_block,
         x_block=x_block,
-        x_blocks=-(-window.channels // shape.x_lanes),
+        x_blocks=shape.blocks,
         x_lanes=shape.x_lanes,
         channels=channels,
         h=shape.h,

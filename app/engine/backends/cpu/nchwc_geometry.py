@@ -89,9 +89,14 @@ class Geometry:
         """How many phases of the strides along the axes a strip has apart."""
         return 1, 1
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of input channels, or planes, of a group."""
+        return -(-self.window.channels // self.x_lanes)
+
     def strip(self, rows: int) -> int:
         """Elements of a strip of `rows` output rows."""
-        return -(-self.window.channels // self.x_lanes) * self.lines(rows) * self.line * self.x_lanes
+        return self.blocks * self.lines(rows) * self.line * self.x_lanes
 
     def places(self, rows: int) -> tuple[Array, Array]:
         """Where output pixels of a strip and taps read it, as offsets of elements.

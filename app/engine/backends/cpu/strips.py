@@ -24,6 +24,7 @@ from app.engine.core.streams.strips import CallOf, RowMaps, RowsPlace, Strip, St
 from app.engine.memory.rows.geometry import ROW, RowMap, window
 from app.engine.operators import conv_geometry, epilogues
 from app.engine.operators.pool_geometry import windows
+from app.kernels.cpu.nchwc_conv import NchwcConvSizes
 from app.kernels.cpu.nchwc_pool import LINE
 from app.kernels.cpu.strips import RingSizes
 from app.kernels.cpu.winograd import WinogradSizes
@@ -81,14 +82,19 @@ class _Lines:
         blocks = nchwc.blocks_of(shape.window.outputs, context)
         return cls(shape, replace(parts, rows=min(rows, shape.rows), part=blocks, step=1))
 
+    def sizes(self, form: Form, group: Group, context: PlanningContext, taps: int) -> NchwcConvSizes:
+        """Sizes of the kernel, which copies the blocks of a chunk, and the tail with the last of them."""
+        shape, ends, lanes = self.shape, nchwc.ends(group, context), context.target.vector_lanes
+        tail = shape.window.channels % shape.x_lanes > 0
+        held = shape.blocks if shape.x_lanes == 1 else min(self.parts.chunk + tail, shape.blocks)
+        return nchwc_conv.sizes_of(form, group, shape, self.parts, ends, lanes, taps, held)
+
 
 def _conv_scratch(form: Form, group: Group, context: PlanningContext, rows: int) -> int:
     """Bytes of copied rows and of the recipe's buffer."""
-    lines, ends = _Lines.of(form, group, context, rows), nchwc.ends(group, context)
+    lines = _Lines.of(form, group, context, rows)
     taps = lines.shape.places(1)[1].size
-    lanes = context.target.vector_lanes
-    sizes = nchwc_conv.sizes_of(form, group, lines.shape, lines.parts, ends, lanes, taps)
-    return sizes.work_step * ELEMENT * context.threads
+    return lines.sizes(form, group, context, taps).work_step * ELEMENT * context.threads
 
 
 def places_of(group: Group, strip: Strip, rows: int) -> tuple[RowsPlace, RowsPlace, RowsPlace]:
@@ -146,7 +152,7 @@ def _conv_lower(form: Form, group: Group, context: PlanningContext, strip: Strip
     shape, parts = lines.shape, lines.parts
     x, y, beside = places_of(group, strip, shape.rows)
     pixels, taps = shape.places(parts.rows)
-    sizes = nchwc_conv.sizes_of(form, group, shape, parts, ends, lanes, taps.size)
+    sizes = lines.sizes(form, group, context, taps.size)
     x_block = sizes.x_block // shape.h * x.rows
     sizes = replace(sizes, x_block=x_block, x_image=sizes.x_image // shape.h * x.rows)
     before: Operands = (

@@ -5,7 +5,8 @@ seconds of all of them; a label that is neither smaller nor faster than another 
 are monotone, so that no plan over the same positions and strips is better than the labels at the end.
 """
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from app.engine.memory.rows.schedule import Demand
 STRIPS = (1, 2, 4, 7)  # rows of a strip; beside them whole operators, one a segment
 Seconds: TypeAlias = Callable[[Segment], float]
 Stripped: TypeAlias = Callable[[Segment, int], Segment]
+SegmentBytes: TypeAlias = MutableMapping[object, tuple[int, int]]
 
 
 class Counted(Enum):
@@ -33,10 +35,20 @@ class Counted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of cuts: values that may cross one, and bytes that a segment may need, None for any."""
+    """Limits of cuts.
+
+    Attributes:
+        crossing: values that may cross one.
+        nbytes: that a segment may need; None for any.
+        operators: of a segment. Work grows with their square.
+        known: bytes of segments that were looked at, by their names and strips, filled in for a further
+            search in a graph whose operators of the same names are the same; None for a search alone.
+    """
 
     crossing: int = 3
     nbytes: int | None = None
+    operators: int = sys.maxsize
+    known: SegmentBytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +120,12 @@ def pareto_cuts(
         limits: what no cut or segment may exceed.
     """
     most = limits.nbytes
-    positions = Positions(graph, free, limits.crossing, counted)
+    positions = Positions(graph, free, limits, counted)
     labels: dict[int, list[Cuts]] = {0: [Cuts((), 0, 0.0)]}
     for end in positions.cuts[1:]:
         found: list[Cuts] = []
         inner = 0  # what the segments that begin later need without their inputs: these do not need less
-        for begin in reversed([c for c in positions.cuts if c < end]):
+        for begin in reversed([c for c in positions.cuts if end - limits.operators <= c < end and labels[c]]):
             if most is not None and inner > most:
                 break
             least = max(positions.whole_bytes(begin, end), inner)
@@ -163,8 +175,9 @@ class Positions:
         cuts: numbers of the operators that come next, 0 and the end among them.
     """
 
-    def __init__(self, graph: Segment, free: frozenset[str], crossing: int, counted: Counted) -> None:
+    def __init__(self, graph: Segment, free: frozenset[str], limits: Limits, counted: Counted) -> None:
         self.graph = graph
+        self.known: SegmentBytes = {} if limits.known is None else limits.known
         self.counted = counted
         self.free = free
         count = len(graph.operators)
@@ -174,7 +187,9 @@ class Positions:
             for read in operator.reads:
                 self._last[read.value] = max(self._last.get(read.value, i), i)
         self._crossing = [self._across(position) for position in range(count + 1)]
-        self.cuts = [c for c in range(count + 1) if c in (0, count) or len(self._crossing[c]) <= crossing]
+        self.cuts = [
+            c for c in range(count + 1) if c in (0, count) or len(self._crossing[c]) <= limits.crossing
+        ]
 
     def _across(self, position: int) -> tuple[str, ...]:
         """Counted values that are written before a position and read after it."""
@@ -205,16 +220,25 @@ class Positions:
 
     def nbytes(self, begin: int, segment: Segment) -> tuple[int, int]:
         """Bytes while a segment runs, and those of them that are no inputs and do not pass through."""
-        demand = Demand(segment)
         touched = {v.name for v in segment.values}
         through = sum(self.graph.by_name[v].nbytes for v in self._crossing[begin] if v not in touched)
+        operators = tuple((o.name, o.strip) for o in segment.operators)
+        key = operators, segment.inputs, segment.outputs, segment.freed
+        if key not in self.known:
+            self.known[key] = self._own(segment)
+        own, made = self.known[key]
+        return through + own, made
+
+    def _own(self, segment: Segment) -> tuple[int, int]:
+        """Bytes of a segment, and those of them that are no inputs."""
+        demand = Demand(segment)
         if self.counted is Counted.ROWS:
             width = [0 if v.name in self.free else v.row_bytes for v in segment.values]
             alone = [0 if v.name in segment.inputs else w for v, w in zip(segment.values, width, strict=True)]
-            return through + demand.live_bytes(width) + segment.kept, demand.live_bytes(alone) + segment.kept
+            return demand.live_bytes(width) + segment.kept, demand.live_bytes(alone) + segment.kept
         places = [segment.values[i] for i in demand.whole]
         single = self.counted is Counted.INNER and all(o.strip == 1 for o in segment.operators)
         rings = (demand.most_in_rows() if single else demand.most_in_rings()) + segment.kept
         whole = sum(v.nbytes for v in places if v.name not in self.free)
         made = sum(v.nbytes for v in places if v.name not in self.free and v.name not in segment.inputs)
-        return through + whole + rings, made + rings
+        return whole + rings, made + rings

@@ -23,6 +23,7 @@ BLOCK = 4096  # byte of weights that are moved at a time
 BUFFERS = 2  # blocks of weights, of which one is moved while the other is read
 KEPT = 8  # weights of at most this part of the small memory are kept
 STRIPS = (1, 4, 16)
+LONGEST = 96  # operators of a segment, moves among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _cut(program: Program, rows: Segment, capacity: int, costs: "_Costs") -> Ban
     """The plan; else the name of the operator that has no room."""
     caller = {v.name or "" for v in (*program.compilation.graph.inputs, *program.compilation.graph.outputs)}
     away = {v.name for v in rows.values if v.name in caller and not v.accumulated}
-    limits = Limits(nbytes=capacity)
+    limits = Limits(nbytes=capacity, operators=LONGEST, known={})
     while True:
         spilled, free = with_spilled(rows, away, overlapped=costs.overlapped)
         cuts = pareto_cuts(spilled, free, STRIPS, costs.seconds, limits=limits)
@@ -157,7 +158,7 @@ def _whole_at(rows: Segment, spilled: Segment, position: int) -> set[str]:
 
 def _ahead(rows: Segment, spilled: Segment, begin: int, away: set[str], capacity: int) -> set[str]:
     """Values to spill at the last position whose way from `begin` has room for its rings."""
-    positions = Positions(spilled, frozenset(), Limits().crossing, Counted.RINGS)
+    positions = Positions(spilled, frozenset(), Limits(), Counted.RINGS)
     found: set[str] = set()
     for end in range(begin + 1, len(spilled.operators)):
         segment = with_strip(positions.segment(begin, end), 1)

@@ -84,7 +84,7 @@ def _stripped(segment: Segment, strip: int) -> Segment:
 def _brute_force(graph: Segment, strips: tuple[int, ...]) -> set[tuple[int, float]]:
     """Pareto points (bytes, seconds) over all subsets of cuts and all strips of each segment."""
     count = len(graph.operators)
-    positions = Positions(graph, FREE, 99, counted=Counted.RINGS)
+    positions = Positions(graph, FREE, Limits(99), Counted.RINGS)
     known: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for begin in range(count):
         for end in range(begin + 1, count + 1):
@@ -132,6 +132,22 @@ def test_cuts_within_a_number_of_bytes_are_those_of_all_that_need_no_more(seed: 
     for most, _ in points:
         within = {p for p in points if p[0] <= most}
         assert _points(pareto_cuts(graph, FREE, (1, 2, 4), _seconds, limits=Limits(nbytes=most))) == within
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_segments_that_were_looked_at_are_known_to_the_next_search(seed: int):
+    graph = replace(random_segment(seed, longest=8, chain=True), freed=())
+    limits = Limits(known={})
+    first = _points(pareto_cuts(graph, FREE, (1, 2, 4), _seconds, limits=limits))
+    found = dict(limits.known or {})
+    assert _points(pareto_cuts(graph, FREE, (1, 2, 4), _seconds, limits=limits)) == first
+    assert found == limits.known
+
+
+def test_segments_have_no_more_operators_than_allowed():
+    graph = replace(random_segment(3, longest=8, chain=True), freed=())
+    found = pareto_cuts(graph, FREE, (1, 2), _seconds, limits=Limits(operators=2))
+    assert max(part.end - part.begin for cuts in found for part in cuts.parts) == 2
 
 
 def test_too_few_bytes_for_the_end_give_the_cuts_of_the_longest_beginning():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine.memory.rows.cuts import Positions
+from app.engine.memory.rows.cuts import Counted, Limits, Positions
 from app.engine.memory.rows.emit import emit
 from app.engine.memory.rows.geometry import Read, RowOperator, RowValue, Segment, nearest, transposed, window
 from app.engine.memory.rows.loops import length, pipelined, rolled
@@ -96,7 +96,7 @@ def test_loops_unroll_to_the_calls_that_they_were_made_of(seed: int):
 
 
 def test_one_loop_with_clipped_calls_is_the_whole_schedule_with_the_same_rings():
-    part = Positions(mobilenet_v2().segment, frozenset("x"), 3, False).segment(0, 12)
+    part = Positions(mobilenet_v2().segment, frozenset("x"), Limits(), Counted.RINGS).segment(0, 12)
     found = schedule(part)
     loop = pipelined(part, found.calls)
     assert loop is not None

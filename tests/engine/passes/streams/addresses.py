@@ -72,10 +72,10 @@ def emitted(step: Step, whole: Mapping[str, int], base: int) -> Iterator[Emitted
             beside = _place(_beside(call), whole, base)
             reads += _rows(segment, other.value, range(first, first + rows), beside, table[BESIDE:], first)
         y = operator.outputs[0]
-        weights = not any(
-            kind in call.kernel for kind in ("pool", "copy", "elementwise")
-        )  # between input and output
-        out = _place(call.arguments[1 + weights], whole, base)
+        between = not any(kind in call.kernel for kind in ("pool", "copy", "elementwise"))  # weights
+        if "resize" in call.kernel:
+            between = bool(others)  # what is added
+        out = _place(call.arguments[1 + between], whole, base)
         if segment.accumulates(operator) and first > 0:
             reads += _rows(segment, y, range(first - 1, first), out, table[Y : Y + 3], first)
         writes = _rows(segment, y, range(first, first + rows), out, table[Y : Y + 3], first)
@@ -176,7 +176,9 @@ def _table(call: KernelCall) -> Array:
 
 
 def _beside(call: KernelCall) -> Argument:
-    """What a convolution reads at the place of its output: its residual, or else an operand of the recipe."""
+    """What is read at the place of the output: the residual of a convolution, or else the last operand."""
+    if "resize" in call.kernel:
+        return call.arguments[1]
     residual, last = call.arguments[4], call.arguments[-1]
     return last if isinstance(residual, Constant) or "elementwise" in call.kernel else residual
 

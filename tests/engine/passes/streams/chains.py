@@ -90,6 +90,13 @@ class Network:
         pads = f"pads = [{before}, {before}, 1, 1]"
         return self._add(f"{op}<{attributes}, {pads}>({self.last})", (self.shape[0], h, w))
 
+    def resized(self, h: int, w: int, attributes: str) -> str:
+        """The last image in so many rows and columns."""
+        channels = self.shape[0]
+        name = f"w{len(self.constants)}"
+        self.constants[name] = np.array([1, channels, h, w])
+        return self._add(f"Resize<{attributes}>({self.last}, , , {name})", (channels, h, w))
+
     def whole(self, op: str = "GlobalAveragePool") -> str:
         """A pooling of the whole image."""
         return self._add(f"{op}({self.last})", (self.shape[0], 1, 1))

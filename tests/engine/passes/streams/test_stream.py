@@ -23,6 +23,9 @@ from tests.engine.passes.streams.chains import Network, Plans, random_decoder, r
 from tests.engine.passes.streams.forgetting import run_forgetting
 from tests.harness import Array, assert_close
 
+NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+RESIZED = [NEAREST, 'mode = "nearest"', 'mode = "linear"', 'mode = "cubic"', 'mode = "linear", antialias = 1']
+
 
 def target_of(lanes: int) -> Target:
     """This machine with vectors of so many lanes; LLVM splits those that are too wide."""
@@ -95,6 +98,50 @@ def test_a_sum_with_a_transposed_convolution_in_strips(tmp_path: Path, compiler:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("attributes", RESIZED)
+@pytest.mark.parametrize(
+    ("size", "rows"), [((14, 18), 1), ((14, 18), 3), ((10, 12), 2), ((7, 20), 1), ((3, 4), 1)]
+)
+def test_images_are_resized_in_strips(
+    size: tuple[int, int],
+    rows: int,
+    attributes: str,
+    lanes: int,
+    threads: int,
+    tmp_path: Path,
+    compiler: Compiler,
+) -> None:
+    net = Network((16, 7, 9), seed=rows)
+    net.conv(24, 3)
+    net.resized(*size, attributes)
+    net.conv(16, 3)
+    program = check(net, rows, tmp_path, lanes, compiler, threads=threads)
+    replayed(stream_of(program))
+    names = [part.choice.implementation.name for part in stream_of(program).group.parts]
+    assert any(name.startswith("resize.blocked") for name in names)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_sum_with_a_resized_image_in_strips(
+    rows: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    net = Network((16, 7, 9), seed=6)
+    net.conv(24, 3)
+    net.transposed(24, 2, 2)
+    plain = net.last
+    net.conv(24, 3, 2)
+    net.resized(14, 18, NEAREST)
+    net.apply(f"Add({plain}, {{}})")
+    net.conv(16, 3)
+    program = check(net, rows, tmp_path, 16, compiler, threads=threads)
+    replayed(stream_of(program))
+    (part,) = (p for p in stream_of(program).group.parts if p.group.op == "Resize")
+    assert len(part.group.nodes) == 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_chains_of_elementwise_nodes_in_strips(
     rows: int, lanes: int, threads: int, tmp_path: Path, compiler: Compiler
@@ -157,6 +204,21 @@ def test_a_bottleneck_with_a_residual_sum(rows: int, tmp_path: Path, compiler: C
     net.apply(f"Add({x}, {{}})")
     net.conv(24, 3, 2)
     check(net, rows, tmp_path, 16, compiler)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_rows_of_the_blocks_of_a_chunk_are_copied(
+    lanes: int, threads: int, tmp_path: Path, compiler: Compiler
+) -> None:
+    net = Network((100, 11, 9), seed=8)
+    net.conv(100, 3)  # whole blocks in several chunks, and a tail
+    net.apply("HardSwish({})")
+    net.conv(48, 5, 2)
+    program = check(net, 2, tmp_path, lanes, compiler, threads=threads)
+    replayed(stream_of(program))
+    first = stream_of(program).group.memory.schedule.segment.operators[0]
+    assert first.scratch < threads * 4 * 4 * 11 * 104 / 2  # of rows with their padding
 
 
 def check_written_over(net: Network, plans: Plans, program: Program, compiler: Compiler) -> Step:

@@ -105,7 +105,9 @@ def test_rows_are_resampled_side_by_side(
 
 
 def test_rows_side_by_side_take_the_extrapolation_value_outside(compiler: Compiler) -> None:
-    crop = 'mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize", extrapolation_value = -3.0'
+    crop = (
+        'mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize", extrapolation_value = -3.0'
+    )
     given = {
         "roi": np.array([0, 0, 0, -0.3, 1, 1, 1, 1.2], np.float32),
         "sizes": np.array([1, 2, 20, 33]),

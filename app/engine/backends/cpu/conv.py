@@ -258,7 +258,7 @@ def _phases_apart(parts: tuple[Part, ...], shape: tuple[int, ...]) -> tuple[Part
     """The phases one behind the other: as large as the first but along the outermost axis."""
     largest = parts[0].window.out
     axis = next((a for a, n in enumerate(largest) if n > 1), 2)
-    apart = []
+    apart: list[Part] = []
     for part in parts:
         n = [*largest[:axis], part.window.out[axis], *largest[axis + 1 :]]
         window = replace(part.window, out=(n[0], n[1], n[2])).flat()

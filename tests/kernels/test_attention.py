@@ -145,14 +145,15 @@ def test_new_keys_are_put_behind_the_cache(compiler: Compiler, row: str) -> None
     np.testing.assert_array_equal(alone, found[0])
 
 
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
-def test_scores_are_shown_at_every_stage(compiler: Compiler, mode: int) -> None:
+def test_scores_are_shown_at_every_stage(compiler: Compiler, mode: int, row: str) -> None:
     a = operands()
     a["mask"] = np.random.default_rng(2).standard_normal((5, 9)).astype(np.float32)
     a["mask"][2] = -np.inf  # a row that sees nothing
     outputs = ("y", "", "", "scores")
     body = body_of(a, f"<softcap = 2.0, is_causal = 1, qk_matmul_output_mode = {mode}>")
-    found = run_text(compiler, "attention.rows", body, a, None, outputs, threads=2, opset=24)
+    found = run_text(compiler, row, body, a, None, outputs, threads=2, opset=24)
     expected = reference(body, a, outputs, opset=24)
     assert_close(found[0], expected[0])
     # The standard's mode 0 is the product itself; the reference evaluator shows it capped.
@@ -161,13 +162,63 @@ def test_scores_are_shown_at_every_stage(compiler: Compiler, mode: int) -> None:
     np.testing.assert_array_equal(found[0][:, :, 2], 0)
 
 
-def test_lengths_hide_padded_keys(compiler: Compiler) -> None:
-    a = operands(rows=2) | {"lengths": np.array([9, 4])}
-    (y,) = run_text(compiler, "attention.rows", body_of(a, "<is_causal = 1>"), a, opset=24)
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_scores_of_several_blocks_of_keys_are_shown(compiler: Compiler, mode: int) -> None:
+    a = operands(heads=2, groups=1, rows=70, keys=1100)
+    a["mask"] = np.random.default_rng(2).uniform(size=(70, 1100)) < 0.8
+    outputs, body = ("y", "", "", "scores"), body_of(a, f"<softcap = 2.0, qk_matmul_output_mode = {mode}>")
+    found = run_text(compiler, "attention.blocks", body, a, None, outputs, threads=2, opset=24)
+    product = a["q"].astype(np.float64) @ a["k"].astype(np.float64).swapaxes(2, 3) / np.sqrt(6)
+    capped = 2 * np.tanh(product / 2)
+    masked = np.where(a["mask"], capped, -np.inf)
+    weights = np.exp(masked - masked.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    assert_close(found[0], weights @ a["v"])
+    assert_close(found[1], (product, capped, masked, weights)[mode])
+
+
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
+@pytest.mark.parametrize("lengths", [[9, 4], [3, 0]])
+def test_lengths_hide_padded_keys(compiler: Compiler, lengths: list[int], row: str) -> None:
+    a = operands(rows=2) | {"lengths": np.array(lengths)}
+    a["k"][1, :, max(lengths[1], 1) :] = a["v"][1, :, max(lengths[1], 1) :] = np.nan
+    (y,) = run_text(compiler, row, body_of(a, "<is_causal = 1>"), a, opset=24)
     for b, n in enumerate(a["lengths"]):
+        if not n:
+            np.testing.assert_array_equal(y[b], 0)
+            continue
         one = {m: a[m][b : b + 1, :, : n if m != "q" else None] for m in "qkv"}
         hidden = np.where(np.tri(2, n, n - 2, dtype=bool), 0, -np.inf)
         assert_close(y[b : b + 1], definition(one, hidden))
+
+
+@pytest.mark.parametrize("row", ["attention.rows", "attention.blocks"])
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+@pytest.mark.parametrize(("left", "right"), [(3, 2), (700, -1), (5, 0), (-1, 600)])
+@pytest.mark.parametrize("lengths", [None, [1300, 900]])
+def test_queries_see_windows_of_keys(
+    compiler: Compiler, lengths: list[int] | None, left: int, right: int, cap: float, row: str
+) -> None:
+    rows, keys = 150, 1300
+    a = operands(heads=1, groups=1, rows=rows, keys=keys)
+    if lengths is not None:
+        a["lengths"] = np.array(lengths)
+    causal = right == 0
+    attributes = f"is_causal = {int(causal)}, softcap = {cap}"
+    attributes += f", left_window_size = {left}, right_window_size = {-1 if causal else right}"
+    (y,) = run_text(compiler, row, body_of(a, f"<{attributes}>"), a, threads=2, opset=27)
+    q, k, v = (a[n].astype(np.float64) for n in "qkv")
+    scores = q @ k.swapaxes(2, 3) / np.sqrt(6)
+    scores = cap * np.tanh(scores / cap) if cap else scores
+    for b in range(2):
+        length = keys if lengths is None else lengths[b]
+        place = np.arange(rows)[:, None] + (0 if lengths is None else length - rows)
+        key = np.arange(keys)[None]
+        seen = key < length
+        seen = seen & (key >= place - left) if left >= 0 else seen
+        seen = seen & (key <= place + right) if right >= 0 else seen
+        weights = np.where(seen, np.exp(scores[b]), 0)
+        assert_close(y[b], weights / weights.sum(-1, keepdims=True) @ v[b])
 
 
 def test_queries_of_half_precision_are_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 from app.engine.backends.cpu.reduce import collapse
 from app.kernels.cpu.runtime.compiler import Compiler
 from tests.harness import assert_close
-from tests.kernels.single_node import node_group, rejection_of, run_node
+from tests.kernels.single_node import node_group, rejection_of, run_node, run_text
 
 Array = np.ndarray[Any, Any]
 
@@ -174,6 +174,15 @@ def test_exponents_of_short_rows_are_added_several_rows_at_a_time(
     with np.errstate(divide="ignore"):
         want = np.logaddexp.reduce(x.astype(np.float64), 1)
     assert_close(reduce(compiler, "ReduceLogSumExp", x, (1,), keepdims=0), want.astype(np.float32), 2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("order", [1, 3, 8])
+def test_global_norms_have_any_order(compiler: Compiler, order: int, dtype: str) -> None:
+    x = np.random.default_rng(3).standard_normal((2, 5, 70, 7)).astype(dtype)
+    (found,) = run_text(compiler, "reduce.GlobalLpPool", f"GlobalLpPool <p = {order}> (x)", {"x": x})
+    expected = (np.abs(x.astype(np.float64)) ** order).sum((2, 3), keepdims=True) ** (1 / order)
+    assert_close(found, expected.astype(dtype))
 
 
 @pytest.mark.parametrize(

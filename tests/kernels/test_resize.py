@@ -91,6 +91,31 @@ def test_the_aspect_ratio_is_kept_on_request(compiler: Compiler, policy: str) ->
     assert_close(found, expected, 1e-5)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 3, 21, 40), (2, 1, 8, 16), (1, 1, 5, 300)])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_rows_are_resampled_side_by_side(
+    compiler: Compiler, mode: str, shape: tuple[int, ...], threads: int
+) -> None:
+    mirrored = f'mode = "{mode}", coordinate_transformation_mode = "half_pixel_symmetric"'
+    for width in (16, 37, 2 * shape[3]):
+        constants = {"sizes": np.array([*shape[:3], width])}
+        found, expected = resized(compiler, image(*shape), mirrored, constants, threads)
+        assert_close(found, expected)
+
+
+def test_rows_side_by_side_take_the_extrapolation_value_outside(compiler: Compiler) -> None:
+    crop = (
+        'mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize", extrapolation_value = -3.0'
+    )
+    given = {
+        "roi": np.array([0, 0, 0, -0.3, 1, 1, 1, 1.2], np.float32),
+        "sizes": np.array([1, 2, 20, 33]),
+    }
+    found, expected = resized(compiler, image(1, 2, 20, 24), crop, given, threads=2)
+    assert_close(found, expected)
+
+
 def test_double_precision_is_kept(compiler: Compiler) -> None:
     constants = {"scales": np.array([2, 2], np.float32)}
     found, expected = resized(compiler, image(4, 5, dtype="float64"), 'mode = "linear"', constants)

@@ -64,7 +64,10 @@ class AttentionSizes(SizeTable):
     mask_q: int
     mask_k: int
     mask_length: int  # keys that the mask tells about; the others are hidden
-    causal: int  # whether a query sees no key behind its own position
+    left: int  # keys that a query sees before its position, and after it (0: causal); negative for all
+    right: int
+    external: int  # whether there are `lengths` of keys, at whose end queries stand, not behind `past`
+    shown: int  # stage of the scores that are an output, RAW to PROBABILITIES; negative for none
     zero: int  # whether a row that sees no key is zero, else NaN; 2: one whose weights are NaN is zero too
     past: int  # position of the first query
 
@@ -73,10 +76,6 @@ class AttentionSizes(SizeTable):
 class AttentionRowsSizes(AttentionSizes):
     """Sizes of attention by rows."""
 
-    left: int  # keys that a query sees before its position, and after it; negative for all
-    right: int
-    external: int  # whether queries stand at the end of `lengths` keys, not behind `past`
-    shown: int  # stage of the scores that are an output, RAW to PROBABILITIES; negative for none
     # Heads at once, of those that share keys; more than 1 only of one row, without `shown`, CLEARED and masks
     # that differ between heads.
     together: int
@@ -185,8 +184,6 @@ def _add_values(n, count, weights, values, y, keys):
 def _seen(n, position, length):
     """First key that a query sees, and the one after the last."""
     last = min(n.keys, length)
-    if n.causal:
-        last = min(last, position + 1)
     if n.right >= 0:
         last = min(last, position + n.right + 1)
     first = max(position - n.left, 0) if n.left >= 0 else 0
@@ -201,9 +198,9 @@ def attention(q, k, v, mask, lengths, scalars, y, scores, sizes, work, begin, en
     """y[b, h, s, :] = softmax(cap(scale · q k') + mask) v. Units are rows (b · heads + h) · rows + s.
 
     q: [.., depth], v, y: [.., width], first element and strides as in `sizes`, AttentionRowsSizes, innermost
-    1. lengths: int64[b], valid keys. scalars: scale, cap (0 for none). Query s stands at position s + past,
-    or with `external` at s + lengths[b] - rows; it sees keys up to its own if `causal`, from `left` before to
-    `right` after it where those are not negative. scores: [b, heads, rows, keys], written if `shown` >= 0.
+    1. lengths: int64[b], valid keys, with `external`. scalars: scale, cap (0 for none). Query s stands at
+    position s + past, or with `external` at s + lengths[b] - rows; it sees keys from `left` before to `right`
+    after it where those are not negative. scores: [b, heads, rows, keys], written if `shown` >= 0.
     work: `together` times `keys` float32 a thread.
     """
     n = unpacked(sizes)
@@ -215,7 +212,8 @@ def attention(q, k, v, mask, lengths, scalars, y, scores, sizes, work, begin, en
         h = unit // n.rows % n.heads
         b = unit // (n.rows * n.heads)
         count = min(n.together, end - unit, n.group - h % n.group)
-        first, last = _seen(n, s + (lengths[b] - n.rows if n.external else n.past), lengths[b])
+        length = lengths[b] if n.external else n.keys
+        first, last = _seen(n, s + (length - n.rows if n.external else n.past), length)
         queries = at(q, n.q_at + b * n.q_b + h * n.q_h + s * n.q_s)
         key = at(k, n.k_at + b * n.k_b + h // n.group * n.k_h)
         visible = first < last

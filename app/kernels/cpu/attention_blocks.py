@@ -42,7 +42,7 @@ import operator
 import numpy as np
 from app.kernels.cpu.codegen.inner import njit
 
-from app.kernels.cpu.attention import CLEARED
+from app.kernels.cpu.attention import CAPPED, CLEARED, MASKED, PROBABILITIES, RAW
 from app.kernels.cpu.recurrent import fill
 from app.kernels.cpu.copies import rows_copier, turner
 from app.kernels.cpu.extrema import maximum
@@ -50,7 +50,7 @@ from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import local
 from app.kernels.cpu.sums import fold, inlined, largest
 from app.kernels.cpu.codegen.tiles import ACCUMULATE, RESIDUAL, SCALE
-from app.kernels.cpu.codegen.vectormath import exp_falling32
+from app.kernels.cpu.codegen.vectormath import exp_falling32, tanh32
 from app.kernels.cpu.codegen.vectors import load_first, splat, store
 from LIBRARY0 import COLUMNS, product
 
@@ -137,7 +137,33 @@ def scaled(x, n, factor):
         x[i] *= factor
 
 
-def kernel(q, k, v, mask, y, scalars, sizes, work{cursors}, begin, end, thread):
+@njit(error_model="numpy", boundscheck=False)
+def weigh(y, x, n, total, zero):
+    # y = x / total; 0 if there is nothing to see and `zero`.
+    factor = ZERO if zero and total == ZERO else ONE / total
+    for i in range(n):
+        y[i] = x[i] * factor
+
+
+@njit(error_model="numpy", boundscheck=False)
+def capped(x, n, cap):
+    for j in range(n):
+        x[j] = tanh32(x[j] / cap) * cap
+
+
+@njit(error_model="numpy", boundscheck=False)
+def add(x, y, n):
+    for j in range(n):
+        x[j] += y[j]
+
+
+@njit(error_model="numpy", boundscheck=False)
+def copy(y, x, n):
+    for j in range(n):
+        y[j] = x[j]
+
+
+def kernel(q, k, v, mask, y, lengths, shown_scores, scalars, sizes, work{cursors}, begin, end, thread):
     {unpack}{turn}
     spare = at(work, thread * work_step)
     turned = at(spare, spare_size)
@@ -146,6 +172,8 @@ def kernel(q, k, v, mask, y, scalars, sizes, work{cursors}, begin, end, thread):
     scores = at(bias, biased_size)
     tops = at(scores, block_rows * block_keys)
     totals = at(tops, part_rows)
+    cap = scalars[2]
+    late = cap > ZERO or shown == RAW or shown == CAPPED  # the mask comes after what is capped or shown
     for unit in range(begin, end):
         first = unit % parts * part_rows
         last = min(first + part_rows, rows)
@@ -155,20 +183,35 @@ def kernel(q, k, v, mask, y, scalars, sizes, work{cursors}, begin, end, thread):
         values = at(v, v_at + b * v_b + h // group * v_h)
         hides = at(mask, mask_at + b * mask_b + h * mask_h)
         output = at(y, y_at + b * y_b + h * y_h)
-        seen = min(keys, past + last) if causal else keys
-        for key in range(0, max(seen, 1), block_keys):
+        shows = at(shown_scores, unit // parts * rows * keys)
+        origin, limit = past, keys  # position of the first query; key behind the last one that a query sees
+        if external:
+            origin, limit = lengths[b] - rows, min(keys, lengths[b])
+        if right >= 0:
+            limit = min(limit, origin + last + right)
+        limit = max(limit, 0)
+        seen, start = limit, 0
+        if shown >= 0:
+            seen = keys
+        elif left >= 0:
+            start = max(min(origin + first - left, limit - 1), 0) // block_keys * block_keys
+        for key in range(start, max(seen, 1), block_keys):
             n = max(min(block_keys, seen - key), 0)
             pack_keys(at(keys_, key * k_s), k_s, k_d, n, depth, turned)
             pack_values(at(values, key * v_s), v_s, v_d, n, width, packed)
             for row in range(first, last, block_rows):
                 m = min(block_rows, last - row)
-                near = max(min(n, past + row + m - key), 0) if causal else n  # keys that one of the rows sees
-                if key and near == 0 and key + block_keys < seen:
+                near = n  # keys that one of the rows sees
+                if right >= 0 and shown < 0:
+                    near = max(min(n, origin + row + m + right - key), 0)
+                passed = left >= 0 and key + n <= origin + row - left
+                if shown < 0 and key > start and (near == 0 or passed) and key + block_keys < seen:
                     continue
-                wide = (near + COLUMNS - 1) // COLUMNS * COLUMNS
+                wide = (near + LANES - 1) // LANES * LANES
                 extra, extra_row, flags = bias, 0, SCALE
                 if masked:
-                    flags |= RESIDUAL
+                    if not late:
+                        flags |= RESIDUAL
                     extra, extra_row = {hides}, mask_q
                     if {boolean} or mask_k != 1 or mask_length < key + n:
                         extra, extra_row = bias, block_keys if mask_q else 0
@@ -181,24 +224,45 @@ def kernel(q, k, v, mask, y, scalars, sizes, work{cursors}, begin, end, thread):
                 result = at(output, row * y_s)
                 for i in range(m):
                     line, place = at(scores, i * block_keys), row - first + i
-                    visible = min(near, max(past + row + i + 1 - key, 0)) if causal else near
+                    position, show = origin + row + i, at(shows, (row + i) * keys + key)
+                    if shown == RAW:
+                        copy(show, line, n)
+                    if cap > ZERO:
+                        capped(line, near, cap)
+                    if shown == CAPPED:
+                        copy(show, line, n)
+                    if masked and late:
+                        add(line, at(extra, i * extra_row), near)
+                    visible = min(near, max(limit - key, 0))
+                    if right >= 0:
+                        visible = min(visible, max(position + right + 1 - key, 0))
                     hide(line, visible, wide)
+                    if left >= 0:
+                        fill(line, LOWEST, min(max(position - left - key, 0), near))
+                    if shown == MASKED or (shown == PROBABILITIES and n < keys):
+                        copy(show, line, n)
                     top = largest(line, 0, wide)
-                    if key:
+                    if key > start:
                         top = maximum(top, tops[place])
                     shift = ZERO if top == LOWEST else top  # of what sees no key, all exponentials are 0
                     total = exponentials(line, wide, shift)
-                    if key:
+                    if shown == PROBABILITIES and n == keys:
+                        weigh(show, line, n, total, zero)
+                    if key > start:
                         factor = exp_falling32(tops[place] - shift)
                         total += totals[place] * factor
                         scaled(at(result, i * y_s), width, factor)
                     tops[place], totals[place] = top, total
-                product(scores, False, block_keys, 1, 0, packed, COLUMNS, n * COLUMNS, near, result, y_s, m,
-                        width, spare, result, y_s, scalars, 0, scalars, scalars, 0, scalars,
-                        ACCUMULATE if key else 0)
+                product(scores, False, block_keys, 1, 0, packed, COLUMNS, n * COLUMNS,
+                        max(min(near, limit - key), 0), result, y_s, m, width, spare, result, y_s, scalars, 0,
+                        scalars, scalars, 0, scalars, ACCUMULATE if key > start else 0)
                 if key + block_keys >= seen:
                     for i in range(m):
                         total = totals[row - first + i]
+                        if shown == PROBABILITIES and n < keys:
+                            show, top = at(shows, (row + i) * keys), tops[row - first + i]
+                            exponentials(show, keys, ZERO if top == LOWEST else top)
+                            weigh(show, show, keys, total, zero)
                         if zero == CLEARED and not total > ZERO:
                             fill(at(result, i * y_s), ZERO, width)
                             continue
@@ -212,8 +276,9 @@ def emit(lanes: int, mask: str, cached: str = "float32", operator: int = -1) -> 
     q: [b, heads, rows, depth], k: [b, heads / group, keys, depth], v: [.., width]; each begins
     `_at` elements after its address and has strides; y: [b, heads, rows, width], innermost stride 1,
     shares memory with nothing. mask: T[b, heads, rows, keys] by strides: what is added to the scores,
-    or whether they count. scalars: [scale, 1]. sizes: AttentionBlocksSizes; work: float32 per thread. With
-    `causal`, query s sees keys up to s + past. Units are parts of queries (fastest), heads and b.
+    or whether they count. scalars: scale, 1, cap. lengths, shown_scores, and which keys a query sees: as in
+    `app.kernels.cpu.attention.attention`. sizes: AttentionBlocksSizes; work: float32 per thread. Units are
+    parts of queries (fastest), heads and b.
 
     Args:
         lanes: float32 in a register.

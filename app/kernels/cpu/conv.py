@@ -58,7 +58,7 @@ class ConvSizes(SizeTable):
 _PACKING = """\
 from numba import types
 from app.kernels.cpu.codegen.inner import njit
-from app.kernels.cpu.copies import copier, selector
+from app.kernels.cpu.copies import copier, lines_copier, selector
 from app.kernels.cpu.codegen.generator import at
 from app.kernels.cpu.codegen.linking import shared
 
@@ -67,6 +67,9 @@ I, V = types.CPointer(types.int64), types.CPointer(types.uint8)
 ROWS, SMALL = {rows}, {small}
 copy1 = copier("{dtype}", {vector}, 1)
 copy2 = copier("{dtype}", {vector}, 2)
+lines1 = lines_copier("{dtype}", {vector}, 1)
+lines2 = lines_copier("{dtype}", {vector}, 2)
+SHORT = 4 * {vector}  # elements of lines that are copied together
 select = selector("{dtype}", {vector})
 
 
@@ -113,6 +116,29 @@ def pack(x, taps, tap_count, first, count, d, h, w, rows, columns, stride_d, str
             run = min(columns - column, n - done)
             iz, iy = z * stride_d + down, y * stride_h + across
             to = at(target, done)
+            if column == 0 and run == columns <= SHORT and stride_w <= 2:
+                # The lines of a slice that are there, between zeros; `above` and `below` count them.
+                lines = min((n - done) // columns, rows - y)
+                above = min(max((stride_h - 1 - iy) // stride_h, 0), lines)
+                below = min(max((stride_h - 1 - iy + h) // stride_h, above), lines)
+                if iz < 0 or iz >= d:
+                    above = below = lines
+                for i in range(above * columns):
+                    to[i] = 0
+                source = at(x, ((channel * d + iz) * h + iy + above * stride_h) * w + along)
+                within, step = at(to, above * columns), stride_h * w
+                if stride_w == 1:
+                    lines1(within, source, step, low, high, columns, below - above)
+                else:
+                    lines2(within, source, step, low, high, columns, below - above)
+                for i in range(below * columns, lines * columns):
+                    to[i] = 0
+                done += lines * columns
+                y += lines
+                if y == rows:
+                    y = 0
+                    z += 1
+                continue
             if 0 <= iz < d and 0 <= iy < h:
                 source = at(x, ((channel * d + iz) * h + iy) * w + column * stride_w + along)
                 if stride_w == 1:
@@ -204,12 +230,12 @@ def kernel(x, weights, y, bias, residual, scalars, taps, valid, sizes, work{oper
                             mine, sums_row, n, m, spare, mine, sums_row, bias, 0, bias,
                             residual, 0, scalars, again)
                 else:
-                    place = y_base + channel * pixels + start
+                    place = y_base + channel * y_channel + start
                     direct = last and not staged
-                    to, step = (at(y, place), pixels) if direct else (mine, sums_row)
+                    to, step = (at(y, place), y_channel) if direct else (mine, sums_row)
                     product(at(weights, row * depth), packed != 0, depth, 1, k0, panels, panel_row, COLUMNS,
                             k, to, step, m, n, spare, mine, sums_row, at(bias, row), 1, bias,
-                            at(residual, place), pixels, scalars, again | (flags if direct else 0))
+                            at(residual, place), y_channel, scalars, again | (flags if direct else 0))
                 if not last or not staged:
                     continue
                 for j in range(m):

@@ -61,6 +61,41 @@ def copier(dtype: str, lanes: int, stride: int) -> Any:
     return typed(signature, generate)
 
 
+def lines_copier(dtype: str, lanes: int, stride: int) -> Any:
+    """An intrinsic that copies short rows, all with zeros around the same valid part.
+
+    copy(y, x, x_row, low, high, n, rows): y[r * n + i] = x[r * x_row + i * stride] for low <= i < high, 0 for
+    the other i < n. Up to lanes - 1 elements after the last row are overwritten. x is read where it is valid.
+    """
+    scalar = ELEMENTS[dtype][0]
+    address, size = types.CPointer(scalar), types.int64
+    signature = types.void(address, address, size, size, size, size, size)
+
+    def generate(context, builder, _signature, values):
+        y, x, x_row, low, high, n, rows = values
+        v = Vectors(builder, dtype, lanes)
+        wide = lanes * stride
+        every = ll.Constant(ll.VectorType(I32, lanes), [i * stride for i in range(lanes)])
+        ours = ll.Constant(ll.VectorType(I1, wide), [int(i % stride == 0) for i in range(wide)])
+        vectors = builder.sdiv(builder.add(n, number(lanes - 1)), number(lanes))
+        # From the last vector to the first: what it writes behind its row the first of the next row follows.
+        with cgutils.for_range_slice(builder, number(0), vectors, number(1)) as (i, _):
+            start = builder.mul(builder.sub(builder.sub(vectors, number(1)), i), number(lanes))
+            mask = builder.and_(
+                v.below(builder.sub(high, start), lanes=wide, divide=stride),
+                builder.not_(v.below(builder.sub(low, start), lanes=wide, divide=stride)),
+            )
+            mask = builder.and_(mask, ours) if stride > 1 else mask
+            source, target = v.at(x, builder.mul(start, number(stride))), v.at(y, start)
+            with cgutils.for_range(builder, rows) as row:
+                found = v.masked_load(v.at(source, builder.mul(row.index, x_row)), mask, wide)
+                found = builder.shuffle_vector(found, ll.Constant(found.type, ll.Undefined), every)
+                v.store(found, v.at(target, builder.mul(row.index, n)))
+        return context.get_dummy_value()
+
+    return typed(signature, generate)
+
+
 def rows_copier(dtype: str, lanes: int, stride: int, source: str = "") -> Any:
     """An intrinsic that copies rows of x, whose elements may be 16-bit floats (`source`).
 

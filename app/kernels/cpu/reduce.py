@@ -43,6 +43,15 @@ REDUCTIONS = {
     "min": Reduction("highest", "v", "minimum(b, a)", adds=False),
 }
 
+
+def reduction_of(op: str) -> Reduction:
+    """The operation of a name; `l3` and so on are norms of that order."""
+    order = int(op[1:]) if op[0] == "l" and op[1:].isdecimal() else 0
+    if order < 3:
+        return REDUCTIONS[op]
+    return Reduction("0", " * ".join(["abs(v)"] * order), "a + b", f"t ** {1 / order}")
+
+
 _HEADER = """\
 import math
 
@@ -168,7 +177,7 @@ def kernel(
 
 
 def _names(op: str, dtype: str, wide: str, narrow: str) -> dict[str, object]:
-    row = REDUCTIONS[op]
+    row = reduction_of(op)
     kind = np.dtype(dtype)
     finish = row.finish
     if kind.kind == "f":
@@ -203,7 +212,7 @@ def rows(op: str, dtype: str, wide: str, narrow: str) -> str:
     k1, k2, reads r0 x r1 runs of n contiguous elements at i0 a0 + i1 a1 + i2 a2 + j0 b0 + j1 b1
     (strides in elements). Units are outputs.
     """
-    run = _FOLD if np.dtype(dtype).kind == "f" or not REDUCTIONS[op].adds else _LOOP
+    run = _FOLD if np.dtype(dtype).kind == "f" or not reduction_of(op).adds else _LOOP
     return _HEADER + (run + _ROWS).format(**_names(op, dtype, wide, narrow))
 
 

@@ -48,6 +48,49 @@ def resample_rows(x, y, place, weight, fill, n_in, n_out, taps, begin, end):
                 y[target + j] = total
 
 
+_TURNED = """\
+from app.kernels.cpu.codegen.generator import at
+from app.kernels.cpu.codegen.vectors import load, splat, store
+from app.kernels.cpu.copies import turner
+
+LANES = {lanes}
+turn = turner("float32", LANES, "{source}")
+back = turner("float32", LANES)
+
+
+def kernel(x, y, place, weight, fill, n_in, n_out, taps, outer, turned, begin, end, thread):
+    columns = at(turned, thread * (n_in + n_out) * LANES)
+    found = at(columns, n_in * LANES)
+    outside = splat(fill[0], LANES)
+    for unit in range(begin, end):
+        last = (unit + 1) * LANES if (unit + 2) * LANES <= outer else outer
+        for row in range(unit * LANES, last, LANES):
+            first = min(row, last - LANES)
+            for p in range(0, n_in, LANES):
+                i = min(p, n_in - LANES)
+                turn(at(x, first * n_in + i), n_in, at(columns, i * LANES), LANES, LANES)
+            for j in range(n_out):
+                total = outside
+                if place[j * taps] >= 0:
+                    total = load(columns, place[j * taps] * LANES, LANES) * weight[j * taps]
+                    for t in range(j * taps + 1, j * taps + taps):
+                        total = total + load(columns, place[t] * LANES, LANES) * weight[t]
+                store(found, j * LANES, total)
+            for p in range(0, n_out, LANES):
+                j = min(p, n_out - LANES)
+                back(at(found, j * LANES), LANES, at(y, first * n_out + j), n_out, LANES)
+"""
+
+
+def resample_turned(lanes: int, source: str) -> str:
+    """Source of `resample_rows` for as many rows at once as a register has lanes, turned to columns and back.
+
+    x: `source`[outer, n_in], y: float32[outer, n_out]; all three sizes are `lanes` at least. turned:
+    float32[threads, n_in + n_out, lanes]. Units are `lanes` rows; the last one has what is left.
+    """
+    return _TURNED.format(lanes=lanes, source=source)
+
+
 _WHOLE = """\
 from numba import int32
 

@@ -72,7 +72,7 @@ def _sum(terms: list[tuple[str, str]]) -> str:
 def _pieces(n: int) -> list[tuple[int, int]]:
     """Places and widths of the vectors that n elements are."""
     found, at = [], 0
-    for lanes in (LANES, 4, 2, 1):
+    for lanes in (2 * LANES, LANES, 4, 2, 1):
         while n - at >= lanes:
             found.append((at, lanes))
             at += lanes

@@ -65,7 +65,7 @@ OUTSIDE = """<ir_version: 10, opset_import: ["" : 21]>
 net (float[1, 2, 3, 3] x, bool c) => (float[1, 2, 1, 1] y)
 {
   y = If (c) <
-    then_branch: graph = cubes () => (float[1, 2, 1, 1] a) { a = GlobalLpPool <p = 3> (x) },
+    then_branch: graph = powers () => (float[1, 2, 1, 1] a) { a = GlobalLpPool <p = 9> (x) },
     else_branch: graph = most () => (float[1, 2, 1, 1] b) { b = GlobalMaxPool (x) }>
 }"""
 

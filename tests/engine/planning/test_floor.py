@@ -37,7 +37,7 @@ pytestmark = pytest.mark.libraries
 MIXED = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[1, 3, 6, 6] x) => (float[1, 3, 1, 1] y) {
     r = Sigmoid (x)
-    g = GlobalLpPool <p = 3> (r)
+    g = GlobalLpPool <p = 9> (r)
     y = Relu (g)
 }"""
 PLAIN = """<ir_version: 10, opset_import: ["": 21]>
@@ -61,7 +61,7 @@ agraph (float[1, 9, 4] boxes, float[1, 1, 9] scores) => (int64[n, 3] kept, float
 }"""
 BRANCHES = """<ir_version: 10, opset_import: ["": 21]>
 agraph (bool c, float[1, 3, 6, 6] x) => (float[1, 3, 1, 1] y) {
-    y = If (c) <then_branch = a () => (float[1, 3, 1, 1] t) { t = GlobalLpPool <p = 3> (x) },
+    y = If (c) <then_branch = a () => (float[1, 3, 1, 1] t) { t = GlobalLpPool <p = 9> (x) },
                 else_branch = b () => (float[1, 3, 1, 1] e) { e = GlobalMaxPool (x) }>
 }"""
 # Strings inside, numbers at the border.
@@ -125,7 +125,7 @@ def test_a_node_without_a_kernel_of_ours_runs_in_onnxruntime_and_not_in_the_refe
 # A library runs the first node; the sizes of the second are drawn, and few sizes fit.
 SIZES = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[1, 3, 6, 6] x, int64[2] sizes) => (float[n, m] y) {
-    g = GlobalLpPool <p = 3> (x)
+    g = GlobalLpPool <p = 9> (x)
     y = Reshape (g, sizes)
 }"""
 
@@ -226,7 +226,7 @@ def test_what_lies_between_nodes_of_a_library_goes_to_it_too_where_that_is_faste
         "race",
         lambda _bench, _own, other, _inputs: (0.9 if len(other.steps) == 1 else 0.8, 1e-6),
     )
-    second = "s = Sigmoid (g)\n    t = GlobalLpPool <p = 3> (s)\n    y = Relu (t)"
+    second = "s = Sigmoid (g)\n    t = GlobalLpPool <p = 9> (s)\n    y = Relu (t)"
     text = MIXED.replace("y = Relu (g)", second)
     options = Options()
     compilation = session.tuned(compiled(text, tmp_path, options), options, own)
@@ -372,11 +372,11 @@ def test_the_report_says_which_nodes_a_library_runs_and_why(tmp_path: Path, own:
         {
             "backend": "onnxruntime",
             "op": "GlobalLpPool",
-            "reason": "numba-cpu: reduce.GlobalLpPool: computes norms of order 1 and 2, the node asks for 3",
+            "reason": "numba-cpu: reduce.GlobalLpPool: computes norms of order 1 to 8, the node asks for 9",
             "count": 1,
         }
     ]
-    assert "computes norms of order 1 and 2, the node asks for 3" in (tmp_path / "report.html").read_text()
+    assert "computes norms of order 1 to 8, the node asks for 9" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("ratio", "taken"), [(0.5, True), (2.0, False)])

@@ -1,6 +1,6 @@
 """Rows of attention, float32: the operator, with key-value cache, or the chain of nodes that spells it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -93,6 +93,29 @@ def _rows_rejection(group: Group, _context: PlanningContext) -> str | None:
     return reason
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Fields of AttentionSizes: keys that a query sees, and the stage of the scores that are an output."""
+
+    left: int = -1
+    right: int = -1
+    external: bool = False
+    shown: int = -1
+
+
+def _seen(group: Group, core: Core) -> Seen:
+    node, causal = group.anchor, Seen(right=0 if core.causal else -1)
+    if not attention.is_node(group):
+        return causal
+    left, right = (graph.attribute(node, f"{side}_window_size", -1) for side in ("left", "right"))
+    return Seen(
+        left,
+        causal.right if core.causal else right,
+        attention.lengths_of(group) is not None,
+        -1 if attention.scores_of(group) is None else graph.attribute(node, "qk_matmul_output_mode", 0),
+    )
+
+
 def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     core, _ = attention.prepared(group)
     lengths, scores = attention.lengths_of(group), attention.scores_of(group)
@@ -101,11 +124,7 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
     mask, together = core.mask, heads_together(core) if scores is None else 1
     work = Workspace(4 * together * max(keys, 1), per_thread=True)
     sizes = AttentionRowsSizes(
-        **strides(core),
-        left=graph.attribute(group.anchor, "left_window_size", -1),
-        right=graph.attribute(group.anchor, "right_window_size", -1),
-        external=lengths is not None,
-        shown=-1 if scores is None else graph.attribute(group.anchor, "qk_matmul_output_mode", 0),
+        **strides(core, _seen(group, core)),
         together=together,
     )
     call = KernelCall(
@@ -124,7 +143,7 @@ def _rows(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
             core.k.value,
             core.v.value,
             Constant(np.zeros(1, np.float32)) if mask is None else mask.value,
-            Constant(np.full(max(batch, 1), keys, np.int64)) if lengths is None else lengths,
+            lengths or Constant(np.zeros(1, np.int64)),
             Constant(np.array([core.scale, attention.softcap_of(group)], np.float32)),
             core.y.value,
             work if scores is None else scores,
@@ -154,14 +173,6 @@ def _blocks_rejection(group: Group, _context: PlanningContext) -> str | None:
     reason = _rejection(group)
     if reason is not None:
         return reason
-    if attention.lengths_of(group) is not None:
-        return "keys are of lengths that are known only when the graph runs"
-    if attention.scores_of(group) is not None:
-        return "scores are an output, here they stay in cache"
-    if attention.softcap_of(group):
-        return "scores are capped"
-    if attention.has_window(group):
-        return "queries see a window of keys"
     core, _ = attention.prepared(group)
     if core.y.strides[3] != 1 and core.y.shape[3] > 1:
         return "elements of a row of the output lie apart"
@@ -172,7 +183,9 @@ def _blocks(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     core, _ = attention.prepared(group)
     if 0 in (*core.q.shape[:3], core.v.shape[3]):
         return _before(group)
-    return (*_before(group), blocks_call(core, _cache_pointer(group), context))
+    seen = _seen(group, core)
+    more = seen, attention.softcap_of(group), attention.lengths_of(group), attention.scores_of(group)
+    return (*_before(group), blocks_call(core, _cache_pointer(group), context, *more))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,22 +201,32 @@ class Cursor:
 
 
 def blocks_call(
-    core: Core, cached: str, context: PlanningContext, cursor: Cursor | None = None
+    core: Core,
+    cached: str,
+    context: PlanningContext,
+    seen: Seen,
+    softcap: float = 0.0,
+    lengths: ir.Value | None = None,
+    scores: ir.Value | None = None,
+    cursor: Cursor | None = None,
 ) -> KernelCall:
     """The call of attention by blocks; of the head that a cursor tells where there is one."""
     batch, heads = core.q.shape[:2]
-    mask, sizes = core.mask, _sizes(core, context, LARGEST_BLOCK if cursor is None else cursor.rows)
+    mask, sizes = core.mask, _sizes(core, context, seen, LARGEST_BLOCK if cursor is None else cursor.rows)
     dtype = "float32" if mask is None else _dtype(mask)
     cursors = () if cursor is None else (("int64*", cursor.cursors),)
+    nothing = Constant(np.zeros(1, np.float32))
     return typed_call(
         "app.kernels.cpu.attention_blocks:emit",
         (
             (POINTER, core.q.value),
             (cached, core.k.value),
             (cached, core.v.value),
-            (f"{dtype}*", Constant(np.zeros(1, np.float32)) if mask is None else mask.value),
+            (f"{dtype}*", nothing if mask is None else mask.value),
             (POINTER, core.y.value),
-            (POINTER, Constant(np.array([core.scale, 1], np.float32))),
+            ("int64*", lengths or Constant(np.zeros(1, np.int64))),
+            (POINTER, scores or nothing),
+            (POINTER, Constant(np.array([core.scale, 1, softcap], np.float32))),
             size_operand(sizes),
             (POINTER, Workspace(4 * sizes.work_step, per_thread=True)),
             *cursors,
@@ -225,7 +248,7 @@ def _cache_pointer(group: Group) -> str:
     return pointer(value)
 
 
-def strides(core: Core) -> dict[str, int]:
+def strides(core: Core, seen: Seen) -> dict[str, int]:
     """The fields of AttentionSizes."""
     _, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
@@ -247,13 +270,13 @@ def strides(core: Core) -> dict[str, int]:
         "masked": 0 if mask is None else BOOLEAN if _dtype(mask) == "bool" else ADDITIVE,
         **dict(zip((f"mask_{axis}" for axis in ("at", *"bhqk")), masked)),
         "mask_length": keys if mask is None else mask.shape[3],
-        "causal": core.causal,
+        **asdict(seen),
         "zero": CLEARED if core.clears_nan else core.zero,
         "past": core.past,
     }
 
 
-def _sizes(core: Core, context: PlanningContext, largest: int) -> AttentionBlocksSizes:
+def _sizes(core: Core, context: PlanningContext, seen: Seen, largest: int) -> AttentionBlocksSizes:
     batch, heads, rows, depth = core.q.shape
     keys, width = core.v.shape[2:]
     lanes = context.target.vector_lanes
@@ -267,7 +290,7 @@ def _sizes(core: Core, context: PlanningContext, largest: int) -> AttentionBlock
     ):
         parts += 1
     part_rows = -(-rows // parts)
-    if core.causal:
+    if seen.right >= 0:
         largest = min(largest, CAUSAL_TILES * TILES[lanes][0])
     most = max(min(SCORE_BYTES // (4 * block_keys), largest), 1)
     block_rows = blocking.balanced(part_rows, most, TILES[lanes][0])
@@ -282,7 +305,7 @@ def _sizes(core: Core, context: PlanningContext, largest: int) -> AttentionBlock
         "biased_size": 0 if core.mask is None else lines(block_rows * block_keys),
     }
     return AttentionBlocksSizes(
-        **strides(core),
+        **strides(core, seen),
         parts=parts,
         part_rows=part_rows,
         block_rows=block_rows,

@@ -1,5 +1,6 @@
 """Rows of convolutions."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -198,45 +199,78 @@ def _lower(parts: Callable[[Group], tuple[Part, ...]]) -> Lower:
         x, y = graph.operand(group.anchor, 0), group.outputs[0]
         kind = graph.element_type(y)
         ends, own = epilogue_arguments(group, kind), parts(group)
-        copy = _interleaving(group, own, ends.epilogue)
-        target: Argument = y
-        if copy is not None:
-            target = Workspace(graph.nbytes(y))
-            each = graph.elements(y) // len(own)
-            own = tuple(
-                replace(part, window=part.window.flat(), base=i * each, steps=None, pixels=0)
-                for i, part in enumerate(own)
-            )
+        joined = _interleaving(group, own, ends.epilogue)
+        target, joins = (y, ()) if joined is None else joined
+        if joins:
+            own = _phases_apart(own, graph.static_shape(y))
         products = tuple(
             call
             for part in own
             for call in (*part.before, product_call(part, kind, x, target, ends, context))
         )
-        return products if copy is None else (*products, *calls(copy, kind.itemsize, target, y))
+        return (*products, *(call for join in joins for call in calls(join, kind.itemsize, target, y)))
 
     return lower
 
 
-def _interleaving(group: Group, parts: tuple[Part, ...], epilogue: Epilogue) -> StridedCopy | None:
-    """The copy that joins phases of a transposed convolution, each stored in one piece; None if they differ.
+def _interleaving(
+    group: Group, parts: tuple[Part, ...], epilogue: Epilogue
+) -> tuple[Workspace, tuple[StridedCopy, ...]] | None:
+    """Memory of phases of a transposed convolution, each in one piece, and the copies that join them.
 
-    Vectors of the copy are faster than stores of single elements, one phase after the other. What follows
-    reads nothing where the phases lie otherwise than the output.
+    Vectors of a copy are faster than stores of single elements, one phase after the other. Planes and rows of
+    all phases lie as those of the first, the largest; there is one more copy along an axis whose last step
+    is not whole. None where what follows reads something, for the phases lie otherwise than the output.
     """
     batch, channels, *spatial = graph.static_shape(group.outputs[0])
-    out, size = parts[0].window.out, ((1, 1, *spatial)[-3:])
-    counts = tuple(n // o for n, o in zip(size, out) if o)
-    is_split = all(part.steps and part.window.out == out for part in parts) and len(parts) == math.prod(
-        counts
-    )
     reads = epilogue.residual is not None or any(place == "same" for _, place in epilogue.operands)
-    if reads or not is_split or any(n * o != whole for n, o, whole in zip(counts, out, size)):
+    if reads or not parts[0].steps:
         return None
+    steps = conv_geometry.of_conv_transpose(group.anchor)[0].step
+    if len(parts) < math.prod(steps):
+        return None
+    out, size = parts[0].window.out, (1, 1, *spatial)[-3:]
     planes, pixels = batch * channels, math.prod(out)
-    phases = [planes * pixels * stride for stride in strides_of(counts)]
-    axes = [axis for pair in zip(zip(out, strides_of(out)), zip(counts, phases)) for axis in pair]
-    sizes = (planes, *(n for n, _ in axes))
-    return StridedCopy(sizes, (pixels, *(stride for _, stride in axes)), strides_of(sizes))
+    phases = [planes * pixels * n for n in strides_of(steps)]
+    joins = []
+    for pieces in itertools.product(*(_steps(n, step) for n, step in zip(size, steps))):
+        axes = [
+            axis
+            for (first, whole, rest), step, sx, phase, sy in zip(
+                pieces, steps, strides_of(out), phases, strides_of(size)
+            )
+            for axis in ((first, whole, sx, step * sy), (0, rest, phase, sy))
+        ]
+        joins.append(
+            StridedCopy(
+                (planes, *(n for _, n, _, _ in axes)),
+                (pixels, *(sx for _, _, sx, _ in axes)),
+                (math.prod(size), *(sy for _, _, _, sy in axes)),
+                sum(first * sx for first, _, sx, _ in axes),
+                sum(first * sy for first, _, _, sy in axes),
+            )
+        )
+    itemsize = graph.element_type(group.outputs[0]).itemsize
+    return Workspace(len(parts) * planes * pixels * itemsize), tuple(joins)
+
+
+def _phases_apart(parts: tuple[Part, ...], shape: tuple[int, ...]) -> tuple[Part, ...]:
+    """The phases one behind the other: as large as the first but along the outermost axis."""
+    largest = parts[0].window.out
+    axis = next((a for a, n in enumerate(largest) if n > 1), 2)
+    apart: list[Part] = []
+    for part in parts:
+        n = [*largest[:axis], part.window.out[axis], *largest[axis + 1 :]]
+        window = replace(part.window, out=(n[0], n[1], n[2])).flat()
+        base = len(apart) * math.prod(shape[:2]) * math.prod(largest)
+        apart.append(replace(part, window=window, base=base, steps=None, pixels=math.prod(largest)))
+    return tuple(apart)
+
+
+def _steps(n: int, step: int) -> list[tuple[int, int, int]]:
+    """(first step, steps, elements of each) of n elements: those of whole steps, and what is left of them."""
+    whole, rest = divmod(n, step)
+    return [(0, whole, step), *([(whole, 1, rest)] if rest else [])]
 
 
 def product_call(

@@ -7,12 +7,11 @@ Source: docs/ContribOperators.md of onnxruntime.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from app.engine.backends.cpu.attention import ROWS_EFFICIENCY, heads_together, strides
+from app.engine.backends.cpu.attention import ROWS_EFFICIENCY, Seen, heads_together, strides
 from app.engine.backends.cpu.calls import Operands, kernel_call, of_type, size_operand
 from app.engine.backends.cpu.rows import after, group_roofline, single_rejection
 from app.engine.core import graph
@@ -144,16 +143,9 @@ def _attended(
     scale = graph.attribute(node, "scale", 0.0) or 1.0 / math.sqrt(of.width)
     core = Core(Operand(queries, 0, asked, strides_of(asked)), k, v, y, None, scale, causal=True)
     window = graph.attribute(node, "local_window_size", -1)
-    given: dict[str, Any] = strides(core)
     together = heads_together(core)
-    sizes = AttentionRowsSizes(
-        **given,
-        left=window - 1 if window > 0 else -1,
-        right=-1,
-        external=True,
-        shown=-1,
-        together=together,
-    )
+    seen = Seen(left=window - 1 if window > 0 else -1, right=0, external=True)
+    sizes = AttentionRowsSizes(**strides(core, seen), together=together)
     work = Workspace(4 * together * max(of.keys, 1), per_thread=True)
     scalars = Constant(np.array([scale, graph.attribute(node, "softcap", 0.0)], np.float32))
     nothing = Constant(np.zeros(1, np.float32))

@@ -84,7 +84,9 @@ def _lower(group: Group, context: PlanningContext, strip: Strip) -> CallOf:
 
     q, k, v, y = (of_head(o) for o in (core.q, core.k, core.v, core.y))
     cursor = attention.Cursor(strip.cursors, strip.operator, ROWS)
-    call = attention.blocks_call(replace(core, q=q, k=k, v=v, y=y), "float32*", context, cursor)
+    call = attention.blocks_call(
+        replace(core, q=q, k=k, v=v, y=y), "float32*", context, attention.Seen(), cursor=cursor
+    )
     return lambda _rows: call
 
 

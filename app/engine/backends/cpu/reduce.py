@@ -26,6 +26,8 @@ from app.engine.operators.axes import first_input, first_output, reduced_axes, s
 
 EXTREMA = (*ORDERED, "bool")
 
+HIGHEST_ORDER = 8  # of a norm, whose powers are written as products
+
 # Operator: operation of the kernels, element types.
 _REDUCTIONS = {
     "ReduceSum": ("sum", NUMBERS),
@@ -106,9 +108,9 @@ def _rejection(group: Group, context: PlanningContext) -> str | None:
             f"walks 3 groups of neighbouring axes of a kind, found {len(found.kept)} kept, "
             f"{len(found.reduced)} reduced"
         )
-    power = graph.attribute(group.anchor, "p", 2)
-    if op == "lp" and power not in (1, 2):
-        return f"computes norms of order 1 and 2, the node asks for {power}"
+    order = graph.attribute(group.anchor, "p", 2)
+    if op == "lp" and not 0 < order <= HIGHEST_ORDER:
+        return f"computes norms of order 1 to {HIGHEST_ORDER}, the node asks for {order}"
     return None
 
 

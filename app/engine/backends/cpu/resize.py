@@ -105,7 +105,7 @@ def _taps_rejection(group: Group, _context: PlanningContext) -> str | None:
     return None
 
 
-def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
+def _taps_lower(group: Group, context: PlanningContext) -> tuple[Call, ...]:
     node = group.anchor
     x, y = data(node), node.outputs[0]
     if graph.elements(y) == 0:
@@ -120,17 +120,21 @@ def _taps_lower(group: Group, _context: PlanningContext) -> tuple[Call, ...]:
         static = int(limits.min), int(limits.max), not cuts_off(node)
         operands: Operands = ((f"{kind}*", wide), *of_values(y))
         whole = kernel_call("app.kernels.cpu.resize:to_whole", operands, graph.elements(y), static)
-        return (*_resampled(node, kind, wide), whole)
-    return _resampled(node, np.dtype(computed(x)), y)
+        return (*_resampled(node, kind, wide, context.target.vector_lanes), whole)
+    return _resampled(node, np.dtype(computed(x)), y, context.target.vector_lanes)
 
 
-def _resampled(node: ir.Node, kind: np.dtype[Any], y: Argument) -> tuple[Call, ...]:
+def _resampled(node: ir.Node, kind: np.dtype[Any], y: Argument, lanes: int) -> tuple[Call, ...]:
     """One call for each axis that is resized, the last of which writes y; sums are of this type."""
     x = data(node)
     moved = _moved_axes(node)
     shape = list(graph.static_shape(x))
     source: Argument = x
     made: list[Call] = []
+
+    def pointer_of(argument: Argument) -> str:
+        return pointer(argument) if isinstance(argument, ir.Value) else f"{kind}*"
+
     for step, (place, axis) in enumerate(moved):
         index, weight = taps_along(node, axis)
         outer, inner = math.prod(shape[:place]), math.prod(shape[place + 1 :])
@@ -138,13 +142,18 @@ def _resampled(node: ir.Node, kind: np.dtype[Any], y: Argument) -> tuple[Call, .
         last = step == len(moved) - 1
         target: Argument = y if last else Workspace(math.prod(shape) * kind.itemsize)
         operands: Operands = (
-            *((pointer(v) if isinstance(v, ir.Value) else f"{kind}*", v) for v in (source, target)),
+            *((pointer_of(v), v) for v in (source, target)),
             ("int64*", Constant(np.ascontiguousarray(index))),
             *of_type(f"{kind}*", Constant(weight.astype(kind)), _extrapolation(node, kind)),
             *(axis.size, axis.target),
         )
         width = index.shape[1]
-        if inner == 1:
+        if inner == 1 and pointer_of(target) == "float32*" and min(axis.size, axis.target, outer) >= lanes:
+            turned = Workspace((axis.size + axis.target) * lanes * kind.itemsize, per_thread=True)
+            of = (*operands, width, outer, (f"{kind}*", turned))
+            static = lanes, pointer_of(source).removesuffix("*")
+            made.append(typed_call("app.kernels.cpu.resize:resample_turned", of, outer // lanes, static))
+        elif inner == 1:
             made.append(kernel_call("app.kernels.cpu.resize:resample_rows", (*operands, width), outer))
         else:
             units = outer * axis.target

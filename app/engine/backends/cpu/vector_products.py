@@ -15,6 +15,7 @@ from app.engine.operators.matmul_geometry import Product
 DOT_ROWS = 64  # rows of a unit that are multiplied with a vector
 WIDE = 6  # columns from which a row of a result is made of vectors
 MOST_HELD = 64  # elements of a small operand, which are held in registers or read from the first cache
+MOST_WIDE = 256  # the same where they are rows of vectors
 ROW_COLUMNS = 512  # columns of a product of one row: their sums stay in the first cache
 
 
@@ -82,9 +83,9 @@ def _dot_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, ...
 def _short_rejection(group: Group, _context: PlanningContext) -> str | None:
     """Reason why neither operand is small enough to be held, or the other one is transposed."""
     product = product_of(group)
-    held = product.k * min(product.m, product.n)
-    if not 0 < held <= MOST_HELD:
-        return f"the smaller operand has {held} elements; this one takes 1 to {MOST_HELD}"
+    held, most = product.k * min(product.m, product.n), MOST_WIDE if _is_wide(product) else MOST_HELD
+    if not 0 < held <= most:
+        return f"the smaller operand has {held} elements; this one takes 1 to {most}"
     if _holds_columns(product) and product.a_strides != (product.k, 1):
         return "the first operand is transposed"
     if not _holds_columns(product) and product.b_strides[1] != 1:
@@ -100,6 +101,11 @@ def _holds_columns(product: Product) -> bool:
     return product.n < product.m
 
 
+def _is_wide(product: Product) -> bool:
+    """True if a row of the result is made of vectors."""
+    return _holds_columns(product) and product.n >= WIDE and product.b_strides[1] == 1
+
+
 def _short_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, ...]:
     from app.kernels.cpu.short_products import BLOCK
 
@@ -108,8 +114,7 @@ def _short_lower(group: Group, _context: PlanningContext) -> tuple[KernelCall, .
     memory: Operands = (*of_values(product.a, product.b, group.outputs[0]), offsets)
     strides: tuple[int, ...]
     if _holds_columns(product):
-        wide = product.n >= WIDE and product.b_strides[1] == 1
-        kernel, strides = "wide_rows" if wide else "rows", product.b_strides
+        kernel, strides = "wide_rows" if _is_wide(product) else "rows", product.b_strides
         extent, few = product.m, product.n
     else:
         strides = (*product.a_strides, product.b_strides[0])

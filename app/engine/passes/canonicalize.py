@@ -29,6 +29,7 @@ from app.engine.rewrites import (
     quantization,
     transpose_sinking,
 )
+from app.engine.rewrites.convolutions import affine
 from app.engine.types.errors import GraphError
 
 
@@ -89,6 +90,7 @@ def reduce(
         *quantization.ROWS,
         *more,
         *algebraic.ROWS,
+        *affine.ROWS,
         *transpose_sinking.ROWS,
     )
     applied: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.engine.core import graph
 from app.engine.model.load import load
-from app.engine.rewrites.algebraic import per_channel, scale_output_channels
+from app.engine.rewrites.convolutions.affine import per_channel, scale_output_channels
 from app.engine.runtime.oracle import evaluate
 from app.engine.types.target import PRESETS
 from tests.engine.canonical import Array, assert_same_outputs, canonical, exported, operators, runtime, saved

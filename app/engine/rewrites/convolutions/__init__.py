@@ -1,0 +1,1 @@
+"""Rewrites of what stands beside convolutions."""

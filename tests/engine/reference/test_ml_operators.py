@@ -412,7 +412,7 @@ def test_an_input_that_is_a_map_is_told_and_refused_by_what_needs_it(tmp_path: P
     assert inspect_file(path).inputs[0].dtype == "map(string, float32)"
     (problem,) = optimize.validate(path, host(), Options(), Bindings())
     assert (problem["code"], problem["pointer"]) == ("input-invalid", "/inputs/x")
-    assert "input 'x' is no tensor of numbers" in problem["detail"]
+    assert "input 'x' has type map(string,tensor(float))" in problem["detail"]
 
 
 PIPELINE = """<ir_version: 8, opset_import: ["": 15, "ai.onnx.ml": 1]>

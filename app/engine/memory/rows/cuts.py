@@ -41,8 +41,8 @@ class Limits:
         crossing: values that may cross one.
         nbytes: that a segment may need; None for any.
         operators: of a segment. Work grows with their square.
-        known: bytes of segments that were looked at, by their names and strips, filled in for a further
-            search in a graph whose operators of the same names are the same; None for a search alone.
+        known: bytes of segments that were looked at, by names and strips of their operators, filled in for
+            a further search in a graph where those of the same names and strips are the same; None for none.
     """
 
     crossing: int = 3
@@ -177,7 +177,7 @@ class Positions:
 
     def __init__(self, graph: Segment, free: frozenset[str], limits: Limits, counted: Counted) -> None:
         self.graph = graph
-        self.known: SegmentBytes = {} if limits.known is None else limits.known
+        self.known = limits.known
         self.counted = counted
         self.free = free
         count = len(graph.operators)
@@ -222,12 +222,18 @@ class Positions:
         """Bytes while a segment runs, and those of them that are no inputs and do not pass through."""
         touched = {v.name for v in segment.values}
         through = sum(self.graph.by_name[v].nbytes for v in self._crossing[begin] if v not in touched)
+        own, made = self._remembered(segment)
+        return through + own, made
+
+    def _remembered(self, segment: Segment) -> tuple[int, int]:
+        """Those of `_own`, looked up where a search before has found them."""
+        if self.known is None:
+            return self._own(segment)
         operators = tuple((o.name, o.strip) for o in segment.operators)
         key = operators, segment.inputs, segment.outputs, segment.freed
         if key not in self.known:
             self.known[key] = self._own(segment)
-        own, made = self.known[key]
-        return through + own, made
+        return self.known[key]
 
     def _own(self, segment: Segment) -> tuple[int, int]:
         """Bytes of a segment, and those of them that are no inputs."""

@@ -133,3 +133,23 @@ def test_inputs_that_are_outputs_or_are_written_are_copied(tmp_path: Path, compi
     for name, array in before.items():
         np.testing.assert_array_equal(fed[name], array), "the caller's memory is not written"
     program.close()
+
+
+def test_a_run_reads_large_inputs_that_begin_within_a_cache_line_where_they_are(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+g (float[256,257] x) => (float[256,64] y) { r = Relu (x) y = MatMul (r, w) }"""
+    weights = np.random.default_rng(1).standard_normal((257, 64), np.float32)
+    path = saved(text, tmp_path, {"w": weights})
+    program, x = executor(path, compiler), placed(np.zeros(256 * 257 + 1, np.float32))[1:].reshape(256, 257)
+    x[...] = np.random.default_rng(2).standard_normal(x.shape, np.float32)
+    own = program.place_of(program.program.compilation.graph.inputs[0])
+    assert own is not None
+    found = program.run({"x": x})["y"]
+    assert not own.any(), "nothing was copied"
+    program.feed({"x": x})
+    program.step()
+    np.testing.assert_array_equal(np.asarray(program.peek()["y"]), found)
+    np.testing.assert_allclose(found, np.maximum(x, 0) @ weights, rtol=0, atol=1e-4)
+    program.close()

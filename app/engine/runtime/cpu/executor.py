@@ -135,9 +135,11 @@ class Executor(ProgramExecutor):
         return Surroundings(self._arena, dict(self._roots), self._team, dict(self._packed))
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
-        """See `ProgramExecutor`; a library that runs all of it computes without copies."""
+        """See `ProgramExecutor`; inputs are lent. A library that runs all of it computes without copies."""
         if self._alone is None:
-            return super().run(inputs)
+            self.lend(inputs)
+            self.step()
+            return self.fetch()
         if self._forms.keys() != inputs.keys() or any(type(v) is not np.ndarray for v in inputs.values()):
             input_checks.check_known(inputs, self._inputs)
             inputs = {
@@ -153,7 +155,8 @@ class Executor(ProgramExecutor):
     def lend(self, inputs: Mapping[str, object]) -> None:
         """Let the program read inputs where they are, until the next ones come; it copies those it cannot.
 
-        Memory on a cache line is read there. It must not change before the step has ended.
+        Memory on a cache line, and all of large arrays, is read there. It must not change before the step
+        has ended.
         """
         self._begin(inputs)
         self._copy({n: a for n, a in inputs.items() if n not in self._lent or not self._lent[n].take(a)})

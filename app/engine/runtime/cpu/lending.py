@@ -12,6 +12,9 @@ from app.engine.runtime.cpu.memory import ALIGNMENT, Array
 from app.engine.runtime.cpu.rows import Segment
 from app.kernels.cpu.runtime.kernel_sequence import KernelSequence
 
+# Bytes from which a copy takes longer than vectors that lie on two cache lines.
+LARGE = 256 * 1024
+
 
 @dataclass(slots=True)
 class LentInput:
@@ -35,8 +38,10 @@ class LentInput:
             or array.dtype != self.place.dtype
         ):
             return False
-        address = array.__array_interface__["data"][0]
-        if address % ALIGNMENT or not array.flags.c_contiguous:
+        address, multiple = array.__array_interface__["data"][0], ALIGNMENT
+        if array.nbytes >= LARGE:
+            multiple = array.itemsize
+        if address % multiple or not array.flags.c_contiguous:
             return False
         self._point(address)
         self.lent = array

@@ -24,7 +24,7 @@ from app.engine.core.program import Program, Step
 from app.engine.runtime import input_checks
 from app.engine.runtime.cpu.body_runner import BodyRunner, Surroundings
 from app.engine.runtime.cpu.excess import ExcessNumbers
-from app.engine.runtime.cpu.lending import lent_inputs
+from app.engine.runtime.cpu.lending import LARGE, lent_inputs
 from app.engine.runtime.cpu.library_step import LibraryStep
 from app.engine.runtime.cpu.memory import SMALL_BLOCK, Pool, Weights, aligned
 from app.engine.runtime.cpu.rows import Segment, StepRows, compiled, flattened, walk
@@ -115,6 +115,7 @@ class Executor(ProgramExecutor):
         }
         plain = [self._inputs[name] for name in self._forms]
         self._lent = lent_inputs(program, self._segments, plain)
+        self._lends = any(lent.place.nbytes >= LARGE for lent in self._lent.values())
         fed = sum(graph.nbytes(v) for v, place in self._inputs.values() if place is not None)
         # The first kernel sequence, during whose inputs helpers can wake; a library has threads of its own.
         self.woken = self._segments[0].sequence if self._segments and fed >= MIN_WAKING_BYTES else None
@@ -135,9 +136,9 @@ class Executor(ProgramExecutor):
         return Surroundings(self._arena, dict(self._roots), self._team, dict(self._packed))
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, object]:
-        """See `ProgramExecutor`; inputs are lent. A library that runs all of it computes without copies."""
+        """See `ProgramExecutor`; large inputs are lent. A library that runs all of it makes no copies."""
         if self._alone is None:
-            self.lend(inputs)
+            (self.lend if self._lends else self.feed)(inputs)
             self.step()
             return self.fetch()
         if self._forms.keys() != inputs.keys() or any(type(v) is not np.ndarray for v in inputs.values()):
@@ -155,8 +156,7 @@ class Executor(ProgramExecutor):
     def lend(self, inputs: Mapping[str, object]) -> None:
         """Let the program read inputs where they are, until the next ones come; it copies those it cannot.
 
-        Memory on a cache line, and all of large arrays, is read there. It must not change before the step
-        has ended.
+        Memory on a cache line, or of large arrays, is read there; it must not change until the step ends.
         """
         self._begin(inputs)
         self._copy({n: a for n, a in inputs.items() if n not in self._lent or not self._lent[n].take(a)})

@@ -213,12 +213,14 @@ async def _on_database(request: Request, error: Exception) -> Response:
     return answer_to(request, NotReadyError("the database does not answer; try again"))
 
 
+def message_of(error: Mapping[str, Any]) -> str:
+    """Message of one of pydantic's errors, without its prefix of those that our validators raise."""
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    rows = [
-        {"pointer": _pointer(e["loc"]), "message": str(e["msg"]).removeprefix("Value error, ")}
-        for e in error.errors()
-    ]
+    rows = [{"pointer": _pointer(e["loc"]), "message": message_of(e)} for e in error.errors()]
     detail = "; ".join(f"{r['pointer'] or 'body'}: {r['message']}" for r in rows[:3])
     return problem(request, jobs.RequestError(detail), rows)
 

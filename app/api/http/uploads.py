@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import body_limits
-from app.api.http.errors import MediaTypeError
+from app.api.http.errors import MediaTypeError, message_of
 from app.jobs.errors import RequestError
 from app.jobs.store.blobs import Blob, Upload
 
@@ -55,9 +55,7 @@ def parsed(kind: type[Body], text: bytes) -> Body:
         return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RequestError(
-            str(first["msg"]).removeprefix("Value error, "), pointer="/" + "/".join(map(str, first["loc"]))
-        ) from error
+        raise RequestError(message_of(first), pointer="/" + "/".join(map(str, first["loc"]))) from error
 
 
 async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:

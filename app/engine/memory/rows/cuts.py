@@ -226,7 +226,7 @@ class Positions:
         return through + own, made
 
     def _remembered(self, segment: Segment) -> tuple[int, int]:
-        """Those of `_own`, looked up where a search before has found them."""
+        """Bytes as of `_own`, looked up where a search before has found them."""
         if self.known is None:
             return self._own(segment)
         operators = tuple((o.name, o.strip) for o in segment.operators)

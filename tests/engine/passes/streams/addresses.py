@@ -176,7 +176,7 @@ def _table(call: KernelCall) -> Array:
 
 
 def _beside(call: KernelCall) -> Argument:
-    """What is read at the place of the output: the residual of a convolution, or else the last operand."""
+    """Operand that is read at the place of the output: the residual of a convolution, or else the last."""
     if "resize" in call.kernel:
         return call.arguments[1]
     residual, last = call.arguments[4], call.arguments[-1]
